@@ -2,8 +2,8 @@
 //! names it, or stands in `docs/uncovered.md` with the reason, and never both.
 //!
 //! A test names the ids it proves in its doc comment, on a line that begins with `covers:`, at most four
-//! of them; a scenario names an id on the line of the assertion that proves it. All faults are told at
-//! once.
+//! of them. A conformance case does the same, or has them in the published list that runs it. A scenario
+//! names an id on the line of the assertion that proves it. All faults are told at once.
 
 #[path = "house/files.rs"]
 mod files;
@@ -40,6 +40,8 @@ const UNCOVERED: &str = "docs/uncovered.md";
 struct Found {
     /// Each id with the places that name it, as `path:line`.
     ids: BTreeMap<String, Vec<String>>,
+    /// Conformance cases that name an id, each with its place. A published list must hold them.
+    cases: Vec<(String, String)>,
     faults: Vec<String>,
 }
 
@@ -151,53 +153,126 @@ fn covered_by_block(
         return;
     }
     let mut fault = |text: String| found.faults.push(format!("{}:{first}: {text}", file.path));
-    if !is_proof(&file.path, &lines[block.end..]) {
+    let proof = proof_below(&file.path, &lines[block.end..]);
+    if proof == Proof::None {
         fault("`covers:` stands above something that is no test".to_owned());
         return;
     }
-    if ids.len() > MAX_IDS_PER_TEST {
-        fault(format!(
-            "one test covers {} ids, the most is {MAX_IDS_PER_TEST}",
-            ids.len()
-        ));
-    }
-    let different: BTreeSet<_> = ids.iter().map(|(id, _)| id).collect();
-    if different.len() < ids.len() {
-        fault("one test names an id twice".to_owned());
-    }
+    let all: Vec<_> = ids.iter().map(|(id, _)| id.as_str()).collect();
+    list_faults(&all).into_iter().for_each(&mut fault);
     for (id, place) in ids {
         found.add(&id, place);
     }
+    if let Proof::Case(name) = proof {
+        found.cases.push((name, format!("{}:{first}", file.path)));
+    }
 }
 
-/// Tells whether the lines begin with the attributes and head of a test, or of a conformance case.
-fn is_proof(path: &str, lines: &[&str]) -> bool {
-    let mut marked = path
-        .split('/')
-        .any(|part| CASE_FOLDERS.contains(&part.trim_end_matches(".rs")));
+/// What a doc comment stands above.
+#[derive(Debug, PartialEq, Eq)]
+enum Proof {
+    Test,
+    Case(String),
+    None,
+}
+
+/// Reads the attributes and the head of the item that the lines begin with.
+fn proof_below(path: &str, lines: &[&str]) -> Proof {
+    let mut is_test = false;
     let mut open = 0_i32;
     for line in lines {
         if open > 0 || line.starts_with("#[") {
             // An attribute may run over several lines.
             let brackets = |c: char| i32::try_from(line.matches(c).count()).unwrap_or(i32::MAX);
             open += brackets('[') - brackets(']');
-            let name = line
-                .trim_start_matches("#[")
-                .split(['(', ']'])
-                .next()
-                .unwrap_or("");
-            marked |= name == "test" || name.ends_with("::test");
+            let inside = line.trim_start_matches("#[");
+            let name = inside.split(['(', ']']).next().unwrap_or("");
+            is_test |= name == "test" || name.ends_with("::test");
         } else {
-            let is_function = line
-                .split(['(', '<'])
-                .next()
-                .unwrap_or("")
-                .split(' ')
-                .any(|word| word == "fn");
-            return marked && is_function;
+            let head = line.split(['(', '<']).next().unwrap_or("");
+            let Some((_, name)) = head.rsplit_once("fn ") else {
+                return Proof::None;
+            };
+            return match (is_test, in_case_folder(path)) {
+                (true, _) => Proof::Test,
+                (false, true) => Proof::Case(name.trim().to_owned()),
+                (false, false) => Proof::None,
+            };
         }
     }
-    false
+    Proof::None
+}
+
+fn in_case_folder(path: &str) -> bool {
+    path.split('/')
+        .any(|part| CASE_FOLDERS.contains(&part.trim_end_matches(".rs")))
+}
+
+/// Collects the ids of a published list of cases, which holds them as data: `&["STR-061"]`.
+fn covered_by_list(file: &TextFile, found: &mut Found) {
+    for (open, _) in file.text.match_indices('[') {
+        let rest = &file.text[open + 1..];
+        let list = rest.split(']').next().unwrap_or("");
+        let literals = list
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty());
+        let ids: Vec<_> = literals.map(|part| part.trim_matches('"')).collect();
+        if !ids.first().is_some_and(|id| is_id(id)) {
+            continue;
+        }
+        let place = format!(
+            "{}:{}",
+            file.path,
+            file.text[..open].matches('\n').count() + 1
+        );
+        for id in &ids {
+            if is_id(id) {
+                found.add(id, place.clone());
+            } else {
+                found.faults.push(format!("{place}: not an id: `{id}`"));
+            }
+        }
+        found.faults.extend(
+            list_faults(&ids)
+                .into_iter()
+                .map(|fault| format!("{place}: {fault}")),
+        );
+    }
+}
+
+/// What is wrong with the ids of one test, taken together.
+fn list_faults(ids: &[&str]) -> Vec<String> {
+    let mut faults = Vec::new();
+    if ids.len() > MAX_IDS_PER_TEST {
+        faults.push(format!(
+            "one test covers {} ids, the most is {MAX_IDS_PER_TEST}",
+            ids.len()
+        ));
+    }
+    if ids.iter().collect::<BTreeSet<_>>().len() < ids.len() {
+        faults.push("one test names an id twice".to_owned());
+    }
+    faults
+}
+
+/// Finds cases that no list names, so that nothing ever runs them.
+fn unlisted_cases(files: &[TextFile], cases: &[(String, String)]) -> Vec<String> {
+    let suites = files.iter().filter(|file| in_case_folder(&file.path));
+    let code: Vec<&str> = suites
+        .flat_map(|file| file.text.lines().map(str::trim))
+        .filter(|line| !line.starts_with("//"))
+        .collect();
+    let is_listed = |name: &str| {
+        code.iter().any(|line| {
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            !line.contains(&format!("fn {name}")) && words.into_iter().any(|word| word == name)
+        })
+    };
+    let unlisted = cases.iter().filter(|(name, _)| !is_listed(name));
+    unlisted
+        .map(|(name, place)| format!("{place}: no list of cases names `{name}`"))
+        .collect()
 }
 
 /// Collects the ids that the assertions of one scenario name. A line that is only a comment proves
@@ -221,10 +296,15 @@ fn covered(files: &[TextFile]) -> Found {
     for file in files {
         if has_extension(&file.path, &["rs"]) {
             covered_by_tests(file, &mut found);
+            if in_case_folder(&file.path) {
+                covered_by_list(file, &mut found);
+            }
         } else if file.path.starts_with("tests/scenarios/") && has_extension(&file.path, &["txt"]) {
             covered_by_scenario(file, &mut found);
         }
     }
+    let unlisted = unlisted_cases(files, &found.cases);
+    found.faults.extend(unlisted);
     found
 }
 
@@ -369,20 +449,36 @@ fn tests_name_what_they_cover() {
 
 #[test]
 fn conformance_cases_name_what_they_cover() {
-    let text = "/// covers: STR-001\npub fn a(engine: &dyn Storage) {}\n";
-    assert_eq!(
-        names(&covered(&[file("a/src/testing/cases.rs", text)])),
-        ["STR-001"]
-    );
-    assert_eq!(
-        names(&covered(&[file("a/src/store/conformance.rs", text)])),
-        ["STR-001"]
-    );
-    let elsewhere = covered(&[file("a/src/store.rs", text)]);
+    let case = "/// covers: STR-001\npub fn a(engine: &dyn Storage) {}\n";
+    let listed = format!("{case}const CASES: &[Case] = &[case(a)];\n");
+    for path in ["a/src/testing/cases.rs", "a/src/store/conformance.rs"] {
+        let found = covered(&[file(path, &listed)]);
+        assert_eq!(names(&found), ["STR-001"]);
+        assert!(found.faults.is_empty(), "{:?}", found.faults);
+        let forgotten = covered(&[file(path, case), file("a/src/lib.rs", "a")]);
+        let fault = format!("{path}:1: no list of cases names `a`");
+        assert_eq!(forgotten.faults, [fault]);
+    }
+    let elsewhere = covered(&[file("a/src/store.rs", &listed)]);
     assert!(elsewhere.ids.is_empty());
+    let fault = "a/src/store.rs:1: `covers:` stands above something that is no test";
+    assert_eq!(elsewhere.faults, [fault]);
+}
+
+#[test]
+fn a_list_of_cases_names_ids_as_data() {
+    let text = "const A: [u8; 2] = [1, 2];\ncase(\"a\", &[\"STR-001\", \"STR-002\"], a),\n\
+                Case { covers: &[\n\"STR-003\",\n], run: b },\ncase(\"c\", &[\"STR-004\", \"x\", \"STR-004\"], c)";
+    let found = covered(&[
+        file("a/src/testing/list.rs", text),
+        file("a/src/list.rs", text),
+    ]);
+    assert_eq!(names(&found), ["STR-001", "STR-002", "STR-003", "STR-004"]);
+    assert_eq!(found.ids["STR-003"], ["a/src/testing/list.rs:3"]);
+    let expected = ["6: not an id: `x`", "6: one test names an id twice"];
     assert_eq!(
-        elsewhere.faults,
-        ["a/src/store.rs:1: `covers:` stands above something that is no test"]
+        found.faults,
+        expected.map(|rest| format!("a/src/testing/list.rs:{rest}"))
     );
 }
 
