@@ -1,6 +1,7 @@
 //! Building an update: list its actions, show the text, collect the signatures.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use xmtp_proto::id::{InboxId, InstallationId};
 use xmtp_proto::identity as proto;
@@ -175,7 +176,9 @@ impl UpdateBuilder {
 }
 
 /// Collects the signatures of an update.
-#[derive(Clone, Debug)]
+///
+/// `Debug` leaves the text and the signatures out.
+#[derive(Clone)]
 pub struct UnsignedUpdate {
     inbox_id: InboxId,
     client_timestamp_ns: u64,
@@ -237,6 +240,15 @@ impl UnsignedUpdate {
             client_timestamp_ns: self.client_timestamp_ns,
             inbox_id: self.inbox_id.to_hex(),
         })
+    }
+}
+
+impl fmt::Debug for UnsignedUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnsignedUpdate")
+            .field("inbox_id", &self.inbox_id)
+            .field("actions", &self.actions)
+            .finish_non_exhaustive()
     }
 }
 

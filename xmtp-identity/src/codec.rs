@@ -51,6 +51,7 @@ impl AssociationState {
             seen_signatures: self.seen.iter().cloned().collect(),
             recovery_identifier_kind: kind,
             relying_party: recovery.relying_party().map(str::to_owned),
+            recovery_chain_id: self.recovery.chain_id,
         }
     }
 
@@ -69,7 +70,7 @@ impl AssociationState {
             members: members.collect::<Result<_, StateDecodeError>>()?,
             recovery: Recovery {
                 identifier: recovery,
-                chain_id: None,
+                chain_id: message.recovery_chain_id,
             },
             seen: message.seen_signatures.iter().cloned().collect(),
         })

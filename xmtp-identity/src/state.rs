@@ -1,6 +1,7 @@
 //! The state of an inbox: who belongs to it, and who may recover it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use bytes::Bytes;
 use xmtp_proto::id::{InboxId, InstallationId};
@@ -10,8 +11,8 @@ use crate::identifier::{Identifier, MemberKind};
 
 /// Holds the state of one inbox after some update of its log.
 ///
-/// Two states are equal exactly if every further update has the same outcome on both.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Equal states give every further update the same outcome. `Debug` leaves the replay keys out.
+#[derive(Clone, PartialEq, Eq)]
 pub struct AssociationState {
     pub(crate) inbox_id: InboxId,
     pub(crate) members: BTreeMap<Identifier, Member>,
@@ -126,6 +127,16 @@ pub fn diff(old: Option<&AssociationState>, new: &AssociationState) -> Associati
             .filter(|member| missing_from(Some(new), member))
             .cloned()
             .collect(),
+    }
+}
+
+impl fmt::Debug for AssociationState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AssociationState")
+            .field("inbox_id", &self.inbox_id)
+            .field("members", &self.members)
+            .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,8 @@
 //! signature is present and well formed. Whether the signatures hold and whether the actions may
 //! apply is decided later.
 
+use std::fmt;
+
 use xmtp_proto::id::InboxId;
 use xmtp_proto::identity as proto;
 
@@ -22,7 +24,9 @@ pub struct ParsedUpdate {
 }
 
 /// Holds one action of an update with its signatures, unchecked unless `S` says otherwise.
-#[derive(Clone, Debug)]
+///
+/// `Debug` leaves the signatures out.
+#[derive(Clone)]
 pub enum Action<S = SignatureKind> {
     /// Creates the inbox.
     Create {
@@ -277,6 +281,18 @@ impl<S> Action<S> {
             Self::Revoke { target, .. } => revoke_lines(target),
             Self::ChangeRecovery { recovery, .. } => change_recovery_lines(recovery),
         }
+    }
+}
+
+impl<S> fmt::Debug for Action<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, identifier) = match self {
+            Self::Create { initial, .. } => ("Create", initial),
+            Self::Add { member, .. } => ("Add", member),
+            Self::Revoke { target, .. } => ("Revoke", target),
+            Self::ChangeRecovery { recovery, .. } => ("ChangeRecovery", recovery),
+        };
+        f.debug_tuple(name).field(identifier).finish()
     }
 }
 

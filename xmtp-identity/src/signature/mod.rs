@@ -9,6 +9,8 @@ mod erc6492;
 mod installation;
 mod passkey;
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::identifier::Identifier;
@@ -22,7 +24,9 @@ pub(crate) use self::installation::IDENTITY_CONTEXT;
 pub use self::installation::{PUBLIC_CONTEXT, verify_public_context};
 
 /// Holds what a valid signature proves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug` leaves the replay key out.
+#[derive(Clone, PartialEq, Eq)]
 pub struct VerifiedSignature {
     /// How it was signed.
     pub scheme: SignatureScheme,
@@ -151,5 +155,15 @@ impl CheckedSignature {
             signature,
             pending: None,
         }
+    }
+}
+
+impl fmt::Debug for VerifiedSignature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerifiedSignature")
+            .field("scheme", &self.scheme)
+            .field("signer", &self.signer)
+            .field("chain_id", &self.chain_id)
+            .finish_non_exhaustive()
     }
 }
