@@ -36,6 +36,9 @@ pub mod storage {
 }
 
 pub use bytes;
+pub use id::{
+    DatabaseId, GroupId, IdError, InboxId, InstallationId, MessageId, SequenceId, Topic, TopicKind,
+};
 pub use prost;
 
 /// Names the public release whose rules this build implements.

@@ -27,6 +27,13 @@ impl SequenceId {
         Ok(Self(value))
     }
 
+    /// Makes an id from a stored number, which was checked when it was written; a greater
+    /// number becomes [`SequenceId::MAX`].
+    #[must_use]
+    pub const fn saturating(value: u64) -> Self {
+        if value > Self::MAX.0 { Self::MAX } else { Self(value) }
+    }
+
     /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
