@@ -1,0 +1,139 @@
+//! Bounded Query pages after durable F, through the one receive path.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+use xmtp_proto::backend::v1;
+use xmtp_proto::limits::{BACKEND_DEFAULT_MAX_QUERY_LIMIT, BACKEND_DEFAULT_MAX_QUERY_TOPICS};
+use xmtp_proto::{SequenceId, Topic};
+
+use super::context::Context;
+use super::receive::{receive, received};
+use crate::error::{Class, Coded};
+use crate::limits::MAX_FETCHED_ROWS;
+use crate::receipt::{AdmissionError, check};
+use crate::storage::StorageError;
+use crate::transport::TransportError;
+
+/// Why a page could not be fetched or admitted.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum FetchError {
+    /// The backend did not answer with a page.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The page was refused.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// The database failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+impl Coded for FetchError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Transport(error) => error.code(),
+            Self::Admission(error) => error.code(),
+            Self::Storage(error) => error.code(),
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Transport(error) => error.class(),
+            Self::Admission(error) => error.class(),
+            Self::Storage(error) => error.class(),
+        }
+    }
+}
+
+/// What one page brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// New envelopes admitted.
+    pub new: usize,
+    /// Whether more rows were there in the page's own snapshot.
+    pub more: bool,
+    /// Topics whose receipt is paused by a bound.
+    pub paused: Vec<Topic>,
+}
+
+/// Fetches one page of up to [`BACKEND_DEFAULT_MAX_QUERY_TOPICS`] topics after their durable F.
+///
+/// # Behavior
+/// - Reads F fresh, so overlap with other receivers is only overlap.
+/// - A topic at its bound is named in `paused` and keeps its F; the others go on.
+///
+/// # Errors
+/// When the backend, the page's shape or the database fails. Nothing of the page is admitted then
+/// but what an earlier transaction committed.
+pub async fn fetch_page(context: &Context, topics: &[Topic]) -> Result<Fetched, FetchError> {
+    let topics = &topics[..topics.len().min(BACKEND_DEFAULT_MAX_QUERY_TOPICS as usize)];
+    let floors = received(context, topics.to_vec()).await?;
+    let floors: BTreeMap<Topic, SequenceId> = topics.iter().copied().zip(floors).collect();
+    let request = v1::QueryRequest {
+        queries: floors
+            .iter()
+            .map(|(topic, after)| query(topic, *after))
+            .collect(),
+        limit: BACKEND_DEFAULT_MAX_QUERY_LIMIT.min(MAX_FETCHED_ROWS as u32),
+    };
+    let response = context.transport.query(request).await?;
+    let more = response.continuation.is_some_and(|next| next.has_more);
+    let mut batches = Vec::new();
+    for (topic, envelopes) in by_topic(response.envelopes)? {
+        let after = *floors.get(&topic).ok_or(AdmissionError::Shape {
+            rule: "an envelope of a topic that was not asked for",
+        })?;
+        batches.push(check(topic, after, envelopes)?);
+    }
+    let asked: Vec<Topic> = batches.iter().map(|batch| batch.topic).collect();
+    let mut fetched = Fetched {
+        new: 0,
+        more,
+        paused: Vec::new(),
+    };
+    for (topic, outcome) in asked.into_iter().zip(receive(context, batches).await?) {
+        match outcome {
+            Ok(admitted) => {
+                fetched.new += admitted.new;
+                fetched.more |= admitted.left_out.is_some();
+            }
+            Err(AdmissionError::Capacity(_)) => fetched.paused.push(topic),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(fetched)
+}
+
+/// Makes the query of one topic.
+fn query(topic: &Topic, after: SequenceId) -> v1::TopicQuery {
+    v1::TopicQuery {
+        topic: Some(topic.to_proto()),
+        cursor: Some(v1::Cursor {
+            sequence_id: after.get(),
+        }),
+    }
+}
+
+/// Splits a page by topic, each in page order.
+///
+/// # Errors
+/// When an envelope names no topic of the wire.
+pub fn by_topic(
+    envelopes: Vec<v1::ServerEnvelope>,
+) -> Result<Vec<(Topic, Vec<v1::ServerEnvelope>)>, AdmissionError> {
+    let mut split: BTreeMap<Topic, Vec<v1::ServerEnvelope>> = BTreeMap::new();
+    for envelope in envelopes {
+        let topic = envelope
+            .meta
+            .as_ref()
+            .and_then(|meta| meta.topic.as_ref())
+            .and_then(|topic| Topic::parse(&topic.topic).ok())
+            .ok_or(AdmissionError::Shape {
+                rule: "an envelope without a topic",
+            })?;
+        split.entry(topic).or_default().push(envelope);
+    }
+    Ok(split.into_iter().collect())
+}

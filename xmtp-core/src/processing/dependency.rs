@@ -1,0 +1,141 @@
+//! What a head waits for, as stored with it (STR-073, STR-075): after a restart the requirements
+//! are derived again from what is pending.
+
+use xmtp_proto::storage::v1 as stored;
+use xmtp_proto::storage::v1::dependency::Kind;
+use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
+
+use super::store;
+use crate::limits::MAX_LOCAL_READ_ROWS;
+use crate::processor::Dependency;
+use crate::receipt;
+use crate::storage::{Read, StorageError};
+use crate::welcome;
+
+/// Encodes a dependency for storage.
+pub(crate) fn to_stored(dependency: &Dependency) -> stored::Dependency {
+    let kind = match dependency {
+        Dependency::Identity { inbox, sequence } => Kind::Identity(stored::IdentityAt {
+            inbox_id: inbox.as_bytes().to_vec().into(),
+            sequence_id: sequence.get(),
+        }),
+        Dependency::GroupPrefix { group, through } => Kind::GroupPrefix(stored::GroupPrefix {
+            group_id: group.as_bytes().to_vec().into(),
+            through: through.get(),
+        }),
+        Dependency::Pointee { destination } => Kind::Pointee(stored::WelcomePointee {
+            destination: destination.as_bytes().to_vec().into(),
+        }),
+    };
+    stored::Dependency { kind: Some(kind) }
+}
+
+/// Decodes a stored dependency; `None` when it is damaged.
+pub(crate) fn from_stored(stored: &stored::Dependency) -> Option<Dependency> {
+    Some(match stored.kind.as_ref()? {
+        Kind::Identity(identity) => Dependency::Identity {
+            inbox: InboxId::try_from(&identity.inbox_id[..]).ok()?,
+            sequence: SequenceId::saturating(identity.sequence_id),
+        },
+        Kind::GroupPrefix(prefix) => Dependency::GroupPrefix {
+            group: GroupId::try_from(&prefix.group_id[..]).ok()?,
+            through: SequenceId::saturating(prefix.through),
+        },
+        Kind::Pointee(pointee) => Dependency::Pointee {
+            destination: Topic::parse(&pointee.destination).ok()?,
+        },
+    })
+}
+
+/// A pending parent and one thing that it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Waiting {
+    /// The parent's topic.
+    pub(crate) topic: Topic,
+    /// The parent's sequence id.
+    pub(crate) sequence: SequenceId,
+    /// What it waits for.
+    pub(crate) dependency: Dependency,
+}
+
+/// Lists what pending parents wait for: heads of topics, then Welcomes of `welcome_topic`.
+pub(crate) fn waiting(
+    snapshot: &(impl Read + ?Sized),
+    welcome_topic: Option<&Topic>,
+    most: usize,
+) -> Result<Vec<Waiting>, StorageError> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let (heads, more) = store::heads(snapshot, after.as_ref(), MAX_LOCAL_READ_ROWS)?;
+        for (topic, state) in &heads {
+            push(&mut found, topic, state.sequence_id, &state.dependencies);
+        }
+        after = heads.last().map(|(topic, _)| *topic);
+        if !more || found.len() >= most {
+            break;
+        }
+    }
+    if let Some(topic) = welcome_topic {
+        let mut after = SequenceId::ZERO;
+        while found.len() < most {
+            let (rows, more) = receipt::store::pending_page(
+                snapshot,
+                topic,
+                after,
+                MAX_LOCAL_READ_ROWS,
+                crate::limits::MAX_LOCAL_READ_BYTES,
+            )?;
+            for (sequence, _) in &rows {
+                if let Some(retry) = welcome::store::retry(snapshot, *sequence)? {
+                    push(&mut found, topic, sequence.get(), &retry.dependencies);
+                }
+                after = *sequence;
+            }
+            if !more {
+                break;
+            }
+        }
+    }
+    found.truncate(most);
+    Ok(found)
+}
+
+fn push(
+    found: &mut Vec<Waiting>,
+    topic: &Topic,
+    sequence: u64,
+    dependencies: &[stored::Dependency],
+) {
+    found.extend(
+        dependencies
+            .iter()
+            .filter_map(from_stored)
+            .map(|dependency| Waiting {
+                topic: *topic,
+                sequence: SequenceId::saturating(sequence),
+                dependency,
+            }),
+    );
+}
+
+/// Tells whether the database holds what is waited for.
+pub(crate) fn is_ready(
+    snapshot: &(impl Read + ?Sized),
+    dependency: &Dependency,
+) -> Result<bool, StorageError> {
+    match dependency {
+        Dependency::Identity { inbox, sequence } => {
+            Ok(store::identity_state(snapshot, inbox, *sequence)?.is_some())
+        }
+        Dependency::GroupPrefix { group, through } => {
+            let record = receipt::store::topic(snapshot, &Topic::group(group))?;
+            let active = welcome::store::group(snapshot, group)?.is_some_and(|group| group.active);
+            Ok(record.processed >= through.get() || !active)
+        }
+        Dependency::Pointee { destination } => {
+            let record = receipt::store::topic(snapshot, destination)?;
+            Ok(record.pending_rows > 0)
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! P: applies a topic's pending envelopes in order, one bounded turn at a time.
+//!
+//! A turn is one attempt in one write transaction: state, messages, P and the end of pending rows
+//! commit together or not at all (STR-020, STR-077). Two rules keep the ratchet honest. A storage
+//! fault ends the attempt before any verdict counts. And before each envelope that is no
+//! application message, held-back state is written and a savepoint set, so that what must wait
+//! leaves no trace of having been looked at.
+
+mod attempt;
+pub mod dependency;
+mod schedule;
+mod settle;
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use xmtp_proto::storage::v1 as stored;
+use xmtp_proto::storage::v1::HeadKind;
+use xmtp_proto::{InboxId, SequenceId, Topic, TopicKind};
+
+use crate::limits::{MAX_ADMISSION_BYTES, MAX_ADMISSION_ROWS};
+use crate::processor::{
+    Blocked, GroupProcessor, IdentityProcessor, PendingItem, Rejected, Turn, Verdict,
+    WelcomeProcessor,
+};
+use crate::storage::{Read, StorageError, WriteTxn};
+use crate::{receipt, welcome};
+
+pub(crate) use attempt::item as pending_item;
+pub(crate) use schedule::retry_pause;
+pub use schedule::{MAX_READY_TOPICS, Schedule};
+
+/// The processors of a client, as the engine holds them.
+#[derive(Clone, Debug)]
+pub struct Processors {
+    /// Decides group envelopes and prepares attempts.
+    pub group: Arc<dyn GroupProcessor>,
+    /// Decides identity envelopes.
+    pub identity: Arc<dyn IdentityProcessor>,
+    /// Opens Welcomes.
+    pub welcome: Arc<dyn WelcomeProcessor>,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnReport {
+    /// Envelopes applied or rejected.
+    pub handled: usize,
+    /// P after the turn.
+    pub processed: SequenceId,
+    /// What is left.
+    pub left: Left,
+}
+
+/// What is left of a topic after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing that could be processed now.
+    Nothing,
+    /// More envelopes; the topic goes to the back of the ring.
+    More,
+    /// The head waits, is retried later, or is blocked.
+    Stopped,
+}
+
+/// Runs one bounded turn of a group or identity topic.
+///
+/// # Behavior
+/// - Re-reads head, state and P under the writer; what another process finished is not repeated
+///   (STR-073).
+/// - A head whose pause has not ended, that waits for a dependency, or is blocked is left alone
+///   unless `force` says that something changed.
+/// - An inactive or unknown group is left alone: its pending envelopes stay (STR-086).
+pub fn turn(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    processors: &Processors,
+    force: bool,
+) -> Result<TurnReport, StorageError> {
+    let record = receipt::store::topic(txn, topic)?;
+    if record.pending_rows == 0 || !is_processable(txn, topic)? {
+        return Ok(report(&record, 0, Left::Nothing));
+    }
+    if !force && !is_due(txn, topic)? {
+        return Ok(report(&record, 0, Left::Stopped));
+    }
+    let mut limit = MAX_ADMISSION_ROWS as u32;
+    // An application message that cannot be settled has already moved the ratchet in memory, so
+    // the attempt is undone whole and run once more up to just before it.
+    loop {
+        let result = txn.savepoint(|txn| {
+            attempt::run(txn, topic, processors, limit).map_err(attempt::Undo::from)
+        });
+        match result {
+            Ok(done) => return Ok(done),
+            Err(attempt::Undo::Storage(error)) => return Err(error),
+            Err(attempt::Undo::Before {
+                index: 0,
+                item,
+                verdict,
+            }) => {
+                let record = receipt::store::topic(txn, topic)?;
+                stop(txn, topic, item, &verdict)?;
+                return Ok(report(&record, 0, Left::Stopped));
+            }
+            Err(attempt::Undo::Before { index, .. }) => limit = index as u32,
+        }
+    }
+}
+
+/// Rejects the head of a topic whose dependency is settled as permanently absent, if it is still
+/// the head and still waits.
+pub(crate) fn reject_head(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    reason: Rejected,
+) -> Result<bool, StorageError> {
+    let Some(state) = store::head(txn, topic)? else {
+        return Ok(false);
+    };
+    let mut record = receipt::store::topic(txn, topic)?;
+    let pending = receipt::store::pending(txn, topic, sequence)?;
+    let (Some(pending), true) = (pending, state.sequence_id == sequence.get()) else {
+        return Ok(false);
+    };
+    let bytes = receipt::store::stored_bytes(&pending);
+    settle::reject(txn, topic, sequence, reason, None)?;
+    settle::finish(txn, topic, &mut record, sequence, 1, bytes)?;
+    Ok(true)
+}
+
+/// Tells whether a group or identity topic may be processed at all.
+fn is_processable(txn: &WriteTxn<'_>, topic: &Topic) -> Result<bool, StorageError> {
+    match topic.kind() {
+        TopicKind::Identity => Ok(true),
+        TopicKind::Group => {
+            let Some(group) = topic.group_id() else {
+                return Ok(false);
+            };
+            let group = welcome::store::group(txn, &group)?;
+            Ok(group.is_some_and(|group| group.active))
+        }
+        TopicKind::Welcome | TopicKind::KeyPackage | TopicKind::CommitLog => Ok(false),
+    }
+}
+
+/// Tells whether the head may be tried now.
+fn is_due(txn: &WriteTxn<'_>, topic: &Topic) -> Result<bool, StorageError> {
+    let Some(state) = store::head(txn, topic)? else {
+        return Ok(true);
+    };
+    Ok(match state.kind() {
+        HeadKind::Retry => state.not_before_ns <= txn.now_ns(),
+        HeadKind::Waits | HeadKind::Blocked => false,
+        HeadKind::Unspecified => true,
+    })
+}
+
+/// Records why the head stays.
+fn stop(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    verdict: &Verdict,
+) -> Result<(), StorageError> {
+    let earlier = store::head(txn, topic)?
+        .filter(|state| state.sequence_id == sequence.get())
+        .unwrap_or_default();
+    let attempts = earlier.attempts.saturating_add(1);
+    let mut state = stored::HeadState {
+        sequence_id: sequence.get(),
+        attempts,
+        ..Default::default()
+    };
+    match verdict {
+        Verdict::Retry(cause) => {
+            state.set_kind(HeadKind::Retry);
+            state.code = cause.code().to_owned();
+            let pause = retry_pause(attempts);
+            state.not_before_ns = txn.now_ns().saturating_add(pause.as_nanos() as u64);
+        }
+        Verdict::Waits(dependencies) => {
+            state.set_kind(HeadKind::Waits);
+            state.code = "dependency".to_owned();
+            state.dependencies = dependencies.iter().map(dependency::to_stored).collect();
+        }
+        Verdict::Blocked(cause) => {
+            state.set_kind(HeadKind::Blocked);
+            state.code = cause.code().to_owned();
+        }
+        Verdict::Applied(_) | Verdict::Rejected(_) => {
+            return Err(StorageError::Invariant {
+                rule: "a settled head is not stopped",
+            });
+        }
+    }
+    tracing::debug!(code = state.code, attempts, "a head stays");
+    store::put_head(txn, topic, &state)
+}
+
+fn report(record: &stored::TopicRecord, handled: usize, left: Left) -> TurnReport {
+    TurnReport {
+        handled,
+        processed: SequenceId::saturating(record.processed),
+        left,
+    }
+}
+
+/// An identity topic seen as a turn: no state is held back, and every envelope gets a savepoint.
+struct IdentityTurn<'p> {
+    processor: &'p dyn IdentityProcessor,
+    inbox: InboxId,
+}
+
+impl Turn for IdentityTurn<'_> {
+    fn apply(
+        &mut self,
+        txn: &mut WriteTxn<'_>,
+        item: &PendingItem,
+    ) -> Result<Verdict, StorageError> {
+        let verdict = self.processor.apply(txn, &self.inbox, item)?;
+        // A skipped update would become verified state without it: identity never skips.
+        Ok(match verdict {
+            Verdict::Rejected(_) => Verdict::Blocked(Blocked::IdentityInvalid),
+            other => other,
+        })
+    }
+
+    fn flush(&mut self, _txn: &mut WriteTxn<'_>) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn is_application(&self, _item: &PendingItem) -> bool {
+        false
+    }
+}
+
+/// Loads what decides a topic's envelopes.
+fn load<'p>(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    processors: &'p Processors,
+) -> Result<Box<dyn Turn + 'p>, StorageError> {
+    let foreign = StorageError::Invariant {
+        rule: "only group and identity topics have turns",
+    };
+    match topic.kind() {
+        TopicKind::Group => {
+            let group = topic.group_id().ok_or(foreign)?;
+            processors.group.turn(txn, &group)
+        }
+        TopicKind::Identity => {
+            let inbox = InboxId::try_from(topic.identifier()).map_err(|_| foreign)?;
+            Ok(Box::new(IdentityTurn {
+                processor: &*processors.identity,
+                inbox,
+            }))
+        }
+        TopicKind::Welcome | TopicKind::KeyPackage | TopicKind::CommitLog => Err(foreign),
+    }
+}
+
+/// Reads the envelopes of one turn, oldest first.
+fn turn_rows(
+    txn: &(impl Read + ?Sized),
+    topic: &Topic,
+    record: &stored::TopicRecord,
+    limit: u32,
+) -> Result<(Vec<receipt::store::PendingRow>, bool), StorageError> {
+    let after = SequenceId::saturating(record.processed);
+    receipt::store::pending_page(txn, topic, after, limit, MAX_ADMISSION_BYTES as u32)
+}
+
+/// The verdict of a processor that panicked: that topic alone is blocked.
+const PANICKED: Verdict = Verdict::Blocked(Blocked::Panic);
+
+/// The verdict of an envelope that does not decode.
+const UNDECODABLE: Verdict = Verdict::Rejected(Rejected::Malformed);

@@ -1,0 +1,161 @@
+//! F: admits an ordered prefix and advances the received boundary in the same transaction.
+//!
+//! Nothing else moves F but a validated join anchor (STR-062, STR-083). Receipt knows nothing of
+//! processing: what it admits is encrypted bytes that may mean nothing (STR-064).
+
+mod budget;
+mod check;
+pub(crate) mod store;
+
+use bytes::Bytes;
+use prost::Message;
+use thiserror::Error;
+use xmtp_proto::storage::v1 as stored;
+use xmtp_proto::{SequenceId, Topic, TopicKind};
+
+use crate::error::{Class, Coded};
+use crate::storage::{StorageError, WriteTxn};
+
+pub use budget::{Capacity, CapacityScope};
+pub use check::check;
+
+/// Envelopes of one topic in order, from an exclusive start.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The topic.
+    pub topic: Topic,
+    /// Where the source started, exclusive; at or below F, or the batch is refused.
+    pub after: SequenceId,
+    /// The envelopes, strictly rising.
+    pub envelopes: Vec<Received>,
+}
+
+/// One received envelope, checked in shape.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Its sequence id.
+    pub sequence_id: SequenceId,
+    /// The row that is stored while it waits; the backend's hash is kept as given.
+    pub envelope: stored::PendingEnvelope,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Envelopes that were new and are pending now.
+    pub new: usize,
+    /// Envelopes at or below F before, which are handled or pending already.
+    pub overlap: usize,
+    /// F after the batch.
+    pub received: SequenceId,
+    /// Why a suffix was left out, if one was; it is fetched again from F.
+    pub left_out: Option<Capacity>,
+}
+
+/// Why a batch is refused whole. Pending data and F are unchanged.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AdmissionError {
+    /// The batch breaks the shape of an ordered prefix.
+    #[error("the backend sent {rule}; the batch is refused and read again from durable state")]
+    Shape {
+        /// What is wrong with it.
+        rule: &'static str,
+    },
+    /// The source starts beyond what was received; the prefix between is missing.
+    #[error(
+        "a source starts after {after} but {received} is received; the prefix between is fetched first"
+    )]
+    StartsBeyond {
+        /// Where the source starts.
+        after: u64,
+        /// F.
+        received: u64,
+    },
+    /// Nothing of the batch fits.
+    #[error("pending data is at its bound ({0}); receipt goes on when processing makes room")]
+    Capacity(Capacity),
+    /// The database failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+impl Coded for AdmissionError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Shape { .. } => "receipt.shape",
+            Self::StartsBeyond { .. } => "receipt.starts_beyond",
+            Self::Capacity(_) => "capacity.pending_full",
+            Self::Storage(error) => error.code(),
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Shape { .. } | Self::StartsBeyond { .. } => Class::Retry,
+            Self::Capacity(_) => Class::Wait,
+            Self::Storage(error) => error.class(),
+        }
+    }
+}
+
+/// Admits the part of a batch that is new and fits, and advances F to its end (STR-061).
+///
+/// # Behavior
+/// - Overlap with F keeps the one row that is there, or none where it is handled already.
+/// - Row and byte bounds of batch, topic and kind are checked before anything is written.
+/// - An empty batch changes nothing.
+pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, AdmissionError> {
+    let mut record = store::topic(txn, &batch.topic)?;
+    let received = SequenceId::saturating(record.received);
+    if batch.after > received {
+        return Err(AdmissionError::StartsBeyond {
+            after: batch.after.get(),
+            received: received.get(),
+        });
+    }
+    let overlap = batch
+        .envelopes
+        .partition_point(|envelope| envelope.sequence_id <= received);
+    let fresh = &batch.envelopes[overlap..];
+    let kind = batch.topic.kind();
+    let mut budget = store::kind_budget(txn, kind)?;
+    let (fits, left_out) = budget::fitting(kind, &record, &budget, fresh);
+    if let (0, Some(capacity)) = (fits, left_out) {
+        return Err(AdmissionError::Capacity(capacity));
+    }
+    for envelope in &fresh[..fits] {
+        store::insert_pending(txn, &batch.topic, envelope.sequence_id, &envelope.envelope)?;
+        budget::add(&mut record, &mut budget, &envelope.envelope);
+        record.received = envelope.sequence_id.get();
+    }
+    if fits > 0 {
+        store::put_topic(txn, &batch.topic, &record)?;
+        store::put_kind_budget(txn, kind, &budget)?;
+    }
+    Ok(Admitted {
+        new: fits,
+        overlap,
+        received: SequenceId::saturating(record.received),
+        left_out,
+    })
+}
+
+/// Removes handled envelopes from what waits: `rows` and `bytes` of one topic.
+pub(crate) fn release(
+    txn: &mut WriteTxn<'_>,
+    kind: TopicKind,
+    record: &mut stored::TopicRecord,
+    rows: u64,
+    bytes: u64,
+) -> Result<(), StorageError> {
+    let mut budget = store::kind_budget(txn, kind)?;
+    budget::subtract(record, &mut budget, rows, bytes)?;
+    store::put_kind_budget(txn, kind, &budget)
+}
+
+/// Decodes the stored payload of a pending envelope.
+pub(crate) fn decode(
+    envelope: &stored::PendingEnvelope,
+) -> Option<xmtp_proto::backend::v1::ClientEnvelope> {
+    xmtp_proto::backend::v1::ClientEnvelope::decode(Bytes::clone(&envelope.payload)).ok()
+}

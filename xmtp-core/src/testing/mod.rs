@@ -1,0 +1,5 @@
+//! Doubles and conformance suites for those who implement a seam or test on top of one.
+
+pub mod conformance;
+pub mod faulty;
+pub mod memory;

@@ -1,0 +1,229 @@
+//! Welcomes: independent of one another, each with durable retry state, installed only from fresh
+//! state inside one transaction.
+//!
+//! A Welcome topic has no P. Its progress is F and the set of Welcomes at or below F that are not
+//! completed, which are its pending rows. A later success never hides an earlier one (STR-080).
+
+mod decide;
+mod install;
+pub(crate) mod store;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use xmtp_proto::storage::v1 as stored;
+use xmtp_proto::{GroupId, SequenceId, Topic};
+
+use crate::limits::{
+    RETRY_LONGEST_PAUSE, WELCOME_POINTER_FIRST_PAUSE, WELCOME_POINTER_LONGEST_PAUSE,
+    WELCOME_POINTER_WINDOW, WELCOME_RECHECK_INTERVAL, WELCOME_RETENTION,
+};
+use crate::processing::{Processors, dependency};
+use crate::processor::{
+    Blocked, Candidate, Dependency, PendingItem, Rejected, RetryCause, Verdict,
+};
+use crate::receipt;
+use crate::storage::{StorageError, WriteTxn};
+
+use decide::{Decision, LocalGroup};
+pub use install::{CREATED_DURABILITY, install_created};
+
+/// What became of one attempt at a Welcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WelcomeOutcome {
+    /// It was completed earlier, here or by another process.
+    Gone,
+    /// It is not due yet.
+    NotDue,
+    /// The group is installed and discoverable.
+    Joined(GroupId),
+    /// It is completed without a group, for a recorded reason.
+    Rejected(Rejected),
+    /// It stays unresolved, with durable retry state.
+    Kept,
+}
+
+/// Attempts one pending Welcome.
+///
+/// # Behavior
+/// - `force` says that something it waited for changed; otherwise a pause is kept.
+/// - A deadline is written once and never moved (STR-081, STR-115). At or after it, this one
+///   attempt is made, and the Welcome is completed if it does not succeed.
+/// - Everything an installation writes commits together or not at all (STR-084).
+pub fn attempt(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    processors: &Processors,
+    force: bool,
+) -> Result<WelcomeOutcome, StorageError> {
+    let Some(pending) = receipt::store::pending(txn, topic, sequence)? else {
+        return Ok(WelcomeOutcome::Gone);
+    };
+    let now = txn.now_ns();
+    let mut retry = store::retry(txn, sequence)?.unwrap_or(stored::WelcomeRetry {
+        first_read_ns: now,
+        ..Default::default()
+    });
+    let expired = retry.deadline_ns != 0 && retry.deadline_ns <= now;
+    if !force && !expired && retry.not_before_ns > now {
+        return Ok(WelcomeOutcome::NotDue);
+    }
+    let result = txn.savepoint(|txn| {
+        let Some(item) = crate::processing::pending_item(txn, topic, sequence, &pending)? else {
+            return Err(Stop::Verdict(Verdict::Rejected(Rejected::Malformed)));
+        };
+        try_join(txn, topic, &item, &retry, processors)
+    });
+    let verdict = match result {
+        Ok(group) => return Ok(WelcomeOutcome::Joined(group)),
+        Err(Stop::Storage(error)) => return Err(error),
+        Err(Stop::Verdict(verdict)) => verdict,
+    };
+    if let Verdict::Rejected(reason) = verdict {
+        install::complete(txn, topic, sequence, &pending, Some(reason))?;
+        return Ok(WelcomeOutcome::Rejected(reason));
+    }
+    if expired {
+        install::complete(
+            txn,
+            topic,
+            sequence,
+            &pending,
+            Some(Rejected::WelcomeExpired),
+        )?;
+        return Ok(WelcomeOutcome::Rejected(Rejected::WelcomeExpired));
+    }
+    keep(&mut retry, &verdict, pending.server_ns, now);
+    store::put_retry(txn, sequence, &retry)?;
+    Ok(WelcomeOutcome::Kept)
+}
+
+/// Why a join attempt is undone.
+enum Stop {
+    Storage(StorageError),
+    Verdict(Verdict),
+}
+
+impl From<StorageError> for Stop {
+    fn from(error: StorageError) -> Self {
+        Self::Storage(error)
+    }
+}
+
+fn try_join(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    item: &PendingItem,
+    retry: &stored::WelcomeRetry,
+    processors: &Processors,
+) -> Result<GroupId, Stop> {
+    let destination = pointee_topic(retry);
+    let pointee = match destination {
+        Some(destination) => install::pointee(txn, &destination)?,
+        None => None,
+    };
+    let inspected = catch_unwind(AssertUnwindSafe(|| {
+        processors.welcome.inspect(txn, item, pointee.as_ref())
+    }))
+    .unwrap_or(Ok(Err(Verdict::Blocked(Blocked::Panic))))?;
+    let candidate = inspected.map_err(Stop::Verdict)?;
+    let found = candidate.anchor();
+    if found.anchor >= item.sequence_id || (found.anchor == SequenceId::ZERO && found.epoch != 0) {
+        return Err(Stop::Verdict(Verdict::Rejected(Rejected::WelcomeAnchor)));
+    }
+    let local = store::group(txn, &found.group)?.map(|group| LocalGroup {
+        active: group.active,
+        epoch: group.epoch,
+    });
+    let group_topic = Topic::group(&found.group);
+    let processed = SequenceId::saturating(receipt::store::topic(txn, &group_topic)?.processed);
+    match decide::decide(local, processed, found.anchor, found.epoch) {
+        Decision::Install => {
+            install_candidate(txn, topic, item, candidate, destination)?;
+            Ok(found.group)
+        }
+        Decision::PrefixFirst => Err(Stop::Verdict(Verdict::Waits(vec![
+            Dependency::GroupPrefix {
+                group: found.group,
+                through: found.anchor,
+            },
+        ]))),
+        Decision::Reject(reason) => Err(Stop::Verdict(Verdict::Rejected(reason))),
+    }
+}
+
+fn install_candidate(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    item: &PendingItem,
+    candidate: Box<dyn Candidate + '_>,
+    destination: Option<Topic>,
+) -> Result<(), Stop> {
+    let found = candidate.anchor();
+    let joined = catch_unwind(AssertUnwindSafe(|| candidate.install(txn))).unwrap_or(Err(
+        StorageError::Invariant {
+            rule: "a validated Welcome installs without a panic",
+        },
+    ))?;
+    install::install(txn, topic, item, found, joined)?;
+    if let Some(destination) = destination {
+        install::drop_pending(txn, &destination, SequenceId::MAX)?;
+    }
+    Ok(())
+}
+
+/// The destination that a kept pointer Welcome waits for.
+fn pointee_topic(retry: &stored::WelcomeRetry) -> Option<Topic> {
+    retry
+        .dependencies
+        .iter()
+        .filter_map(dependency::from_stored)
+        .find_map(|dependency| match dependency {
+            Dependency::Pointee { destination } => Some(destination),
+            _ => None,
+        })
+}
+
+/// Updates the retry state of a Welcome that stays.
+fn keep(retry: &mut stored::WelcomeRetry, verdict: &Verdict, server_ns: u64, now: u64) {
+    retry.attempts = retry.attempts.saturating_add(1);
+    retry.blocked = false;
+    let after = |base: u64, window: Duration| base.saturating_add(window.as_nanos() as u64);
+    match verdict {
+        Verdict::Retry(cause) => {
+            retry.code = cause.code().to_owned();
+            let pause = crate::processing::retry_pause(retry.attempts).min(RETRY_LONGEST_PAUSE);
+            retry.not_before_ns = after(now, pause);
+        }
+        Verdict::Waits(dependencies) => {
+            let first_pointer = pointee_topic(retry).is_none();
+            retry.code = "dependency".to_owned();
+            retry.dependencies = dependencies.iter().map(dependency::to_stored).collect();
+            retry.not_before_ns = after(now, pointer_pause(retry.attempts));
+            if pointee_topic(retry).is_some() && first_pointer && retry.deadline_ns == 0 {
+                retry.deadline_ns = after(server_ns, WELCOME_POINTER_WINDOW);
+            }
+        }
+        Verdict::Blocked(cause) => {
+            retry.code = cause.code().to_owned();
+            retry.blocked = true;
+            retry.not_before_ns = after(now, WELCOME_RECHECK_INTERVAL);
+            if retry.deadline_ns == 0 {
+                retry.deadline_ns = after(retry.first_read_ns, WELCOME_RETENTION);
+            }
+        }
+        Verdict::Applied(_) | Verdict::Rejected(_) => {
+            retry.code = RetryCause::Local { what: "welcome" }.code().to_owned();
+        }
+    }
+}
+
+/// The pause before a dependency of a Welcome is asked for again: half as long again each time.
+fn pointer_pause(attempts: u32) -> Duration {
+    let mut pause = WELCOME_POINTER_FIRST_PAUSE;
+    for _ in 1..attempts.min(32) {
+        pause = (pause * 3 / 2).min(WELCOME_POINTER_LONGEST_PAUSE);
+    }
+    pause
+}
