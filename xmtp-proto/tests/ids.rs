@@ -61,6 +61,8 @@ fn sequence_ids_end_at_the_greatest_signed_integer() {
             value: greatest + 1
         })
     );
+    assert_eq!(SequenceId::saturating(u64::MAX), SequenceId::MAX);
+    assert_eq!(SequenceId::saturating(9), SequenceId::from(9));
     assert_eq!(SequenceId::MAX.next(), None);
     assert_eq!(SequenceId::ZERO.next(), Some(SequenceId::from(1)));
 }

@@ -31,7 +31,11 @@ impl SequenceId {
     /// number becomes [`SequenceId::MAX`].
     #[must_use]
     pub const fn saturating(value: u64) -> Self {
-        if value > Self::MAX.0 { Self::MAX } else { Self(value) }
+        if value > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(value)
+        }
     }
 
     /// Returns the number.
