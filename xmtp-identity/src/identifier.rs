@@ -303,12 +303,11 @@ impl Hash for PasskeyId {
 
 impl fmt::Debug for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?}({})",
-            self.kind(),
-            short_digest(self.text().as_bytes())
-        )
+        match self {
+            Self::Ethereum(address) => fmt::Debug::fmt(address, f),
+            Self::Installation(id) => fmt::Debug::fmt(id, f),
+            Self::Passkey(passkey) => fmt::Debug::fmt(passkey, f),
+        }
     }
 }
 
@@ -324,12 +323,12 @@ impl fmt::Debug for PasskeyId {
     }
 }
 
-/// Returns the first four bytes of the SHA-256 of `bytes` in hex, to tell values apart in a log.
-pub(crate) fn short_digest(bytes: &[u8]) -> String {
-    hex::encode(&Sha256::digest(bytes)[..4])
+/// Returns `#` and the first four bytes of the SHA-256 of `bytes`, to tell values apart in a log.
+fn short_digest(bytes: &[u8]) -> String {
+    format!("#{}", hex::encode(&Sha256::digest(bytes)[..4]))
 }
 
-pub(crate) fn is_lower_hex(text: &str) -> bool {
+fn is_lower_hex(text: &str) -> bool {
     text.bytes()
         .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
