@@ -28,7 +28,9 @@ pub enum Needs {
     Nothing,
     /// Data that outlives its process.
     Child,
-    /// [`Processes::Many`]: several handles and processes on one database.
+    /// [`Processes::Many`]: several handles on one database, as several processes have.
+    Handles,
+    /// [`Processes::Many`], and data that outlives its process.
     Shared,
     /// [`Processes::One`], and data that outlives its process.
     Exclusive,
@@ -71,6 +73,7 @@ impl Case {
         match self.needs {
             Needs::Nothing => true,
             Needs::Child => engine.child().is_some(),
+            Needs::Handles => processes == Processes::Many,
             Needs::Shared => processes == Processes::Many && engine.child().is_some(),
             Needs::Exclusive => processes == Processes::One && engine.child().is_some(),
         }

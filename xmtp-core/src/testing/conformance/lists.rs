@@ -85,8 +85,8 @@ pub const CASES: &[Case] = &[
     case("two_facades_serialize_their_writes", &["STR-070"], databases::two_facades),
     case("a_database_keeps_its_identity_and_revision", &["STR-064"], databases::identity),
     // Second handles and processes.
-    with(Needs::Shared, "a_second_handle_sees_commits_and_moves_the_version", &["STR-070", "STR-078"], shared::second_handle),
-    with(Needs::Shared, "at_most_one_writer_exists_over_handles", &["STR-070"], shared::exclusion_over_handles),
+    with(Needs::Handles, "a_second_handle_sees_commits_and_moves_the_version", &["STR-070", "STR-078"], shared::second_handle),
+    with(Needs::Handles, "at_most_one_writer_exists_over_handles", &["STR-070"], shared::exclusion_over_handles),
     with(Needs::Shared, "at_most_one_writer_exists_over_all_processes", &["STR-070"], shared::exclusion_over_processes),
     with(Needs::Shared, "waiting_writers_are_served_fairly_across_processes", &["STR-070", "STR-072"], shared::fair_over_processes),
     with(Needs::Shared, "the_version_moves_on_another_processes_commit", &["STR-078"], shared::version_moves),
