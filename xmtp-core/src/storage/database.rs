@@ -354,8 +354,11 @@ pub(super) fn commit(
     Ok(stamp.revision)
 }
 
+/// What a job sends back: its result, or the panic that ended it.
+type Outcome<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
+
 fn settle<T, E: From<StorageError>>(
-    outcome: Result<Result<Result<T, E>, Box<dyn Any + Send>>, oneshot::error::RecvError>,
+    outcome: Result<Outcome<T, E>, oneshot::error::RecvError>,
 ) -> Result<T, E> {
     match outcome {
         Ok(Ok(result)) => result,

@@ -21,6 +21,9 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The key of a table that holds one row.
 pub type One = ();
 
+/// The owner, label and sub key of an openmls entity.
+pub type MlsKey = (Vec<u8>, (u8, Vec<u8>));
+
 // The database itself (`storage`).
 
 /// Identity and schema version.
@@ -108,8 +111,7 @@ pub const ATTEMPT: Table<[u8; 32], Raw> =
 // Processors.
 
 /// openmls entities by owner, label and sub key.
-pub const MLS: Table<(Vec<u8>, (u8, Vec<u8>)), Raw> =
-    Table::new(60, "mls", Layout::Large, Domain::Mls);
+pub const MLS: Table<MlsKey, Raw> = Table::new(60, "mls", Layout::Large, Domain::Mls);
 /// Key packages by hash reference.
 pub const KEY_PACKAGE: Table<Vec<u8>, stored::KeyPackageRecord> =
     Table::new(61, "key_package", Layout::Large, Domain::Mls);

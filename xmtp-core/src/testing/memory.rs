@@ -4,31 +4,28 @@
 //! in order, a key or value out of bounds, a table that was not opened, a call after close. Power
 //! loss is a method: [`MemoryDisk::lose_unflushed`].
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+mod check;
+mod turn;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::storage::{
-    Capability, Change, Durability, Encryption, KeyRange, Layout, MAX_VALUE_BYTES,
-    MAX_WRITE_SET_BYTES, Order, Page, Processes, Rows, Snapshot, Storage, StorageError,
-    TableChanges, TableId, TableInfo, WriteBatch, Writer,
+    Capability, Change, Durability, Encryption, KeyRange, MAX_VALUE_BYTES, Order, Page, Processes,
+    Rows, Snapshot, Storage, StorageError, TableChanges, TableId, TableInfo, WriteBatch, Writer,
 };
+use turn::{Held, Turn};
 
 type Bytes = Arc<[u8]>;
 type Content = BTreeMap<Bytes, Bytes>;
 /// Rows as they were before a commit.
 type Undo = Vec<(TableId, Bytes, Option<Bytes>)>;
-
-thread_local! {
-    /// The disks that this thread writes to.
-    static WRITING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
 
 static NEXT_DISK: AtomicU64 = AtomicU64::new(0);
 
@@ -50,14 +47,6 @@ struct State {
     /// Power losses so far; a handle of an earlier one is dead.
     generation: u64,
     unflushed: Vec<Undo>,
-}
-
-/// Who writes, and who waits for it, first come first served.
-#[derive(Default)]
-struct Turn {
-    holder: Option<u64>,
-    waiting: VecDeque<(u64, Arc<Condvar>)>,
-    next_ticket: u64,
 }
 
 struct Shared {
@@ -268,66 +257,6 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// The turn to write, given back when dropped.
-struct Held {
-    handle: Arc<Handle>,
-    ticket: u64,
-}
-
-impl Held {
-    fn take(handle: &Arc<Handle>, patience: Duration) -> Result<Self, StorageError> {
-        let disk = handle.shared.id;
-        if WRITING.with_borrow(|disks| disks.contains(&disk)) {
-            // Waiting for oneself would take the whole patience.
-            return Err(StorageError::Busy { waited_ms: 0 });
-        }
-        let mut turn = handle.shared.turn.lock();
-        let ticket = turn.next_ticket;
-        turn.next_ticket += 1;
-        if turn.holder.is_none() && turn.waiting.is_empty() {
-            turn.holder = Some(ticket);
-        } else {
-            let waiter = Arc::new(Condvar::new());
-            turn.waiting.push_back((ticket, waiter.clone()));
-            let must_wait = |turn: &mut Turn| {
-                let is_waiting = turn.waiting.iter().any(|(other, _)| *other == ticket);
-                is_waiting && !handle.is_closed.load(Ordering::SeqCst)
-            };
-            waiter.wait_while_for(&mut turn, must_wait, patience);
-            turn.waiting.retain(|(other, _)| *other != ticket);
-        }
-        let is_mine = turn.holder == Some(ticket);
-        drop(turn);
-        WRITING.with_borrow_mut(|disks| disks.push(disk));
-        let held = Self {
-            handle: handle.clone(),
-            ticket,
-        };
-        handle.check()?;
-        if is_mine {
-            return Ok(held);
-        }
-        let waited_ms = patience.as_millis() as u64;
-        Err(StorageError::Busy { waited_ms })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let disk = self.handle.shared.id;
-        WRITING.with_borrow_mut(|disks| disks.retain(|other| *other != disk));
-        let mut turn = self.handle.shared.turn.lock();
-        if turn.holder != Some(self.ticket) {
-            return;
-        }
-        turn.holder = None;
-        if let Some((ticket, waiter)) = turn.waiting.pop_front() {
-            turn.holder = Some(ticket);
-            waiter.notify_all();
-        }
-    }
-}
-
 struct View {
     handle: Arc<Handle>,
     version: Arc<Version>,
@@ -351,7 +280,7 @@ impl View {
 impl Snapshot for View {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
         let (rows, info) = self.rows(table)?;
-        check_key(info, key)?;
+        check::key(info, key)?;
         Ok(rows.get(key).map(|value| value.to_vec()))
     }
 
@@ -430,7 +359,7 @@ impl Writer for MemoryWriter {
     fn commit(self: Box<Self>, batch: &WriteBatch) -> Result<(), StorageError> {
         let this = *self;
         let View { handle, version } = this.view;
-        check_batch(&handle, &version, batch)?;
+        check::batch(&handle, &version, batch)?;
         // The rows are copied only for those who still read them.
         drop(version);
         let mut state = handle.shared.state.lock();
@@ -471,71 +400,6 @@ fn apply(id: TableId, rows: &mut Content, changes: &TableChanges, undo: &mut Und
         };
         undo.push((id, key, before));
     }
-}
-
-fn check_batch(handle: &Handle, version: &Version, batch: &WriteBatch) -> Result<(), StorageError> {
-    let mut total = 0;
-    for (id, changes) in &batch.tables {
-        let info = handle.table(*id)?;
-        check_cleared(&changes.cleared)?;
-        let rows = version.tables.get(id).map(|table| &table.rows);
-        for (key, change) in &changes.rows {
-            check_key(info, key)?;
-            let value = match change {
-                Change::Put(value) | Change::New(value) => value.len(),
-                Change::Delete => 0,
-            };
-            within_bound("value", value, MAX_VALUE_BYTES)?;
-            total += key.len() + value;
-            let is_present = rows.is_some_and(|rows| rows.contains_key(key.as_slice()));
-            if matches!(change, Change::New(_)) && is_present && !is_cleared(changes, key) {
-                return Err(StorageError::Exists { table: info.name });
-            }
-        }
-    }
-    within_bound("write set", total, MAX_WRITE_SET_BYTES)
-}
-
-fn is_cleared(changes: &TableChanges, key: &[u8]) -> bool {
-    changes.cleared.iter().any(|(start, end)| {
-        start.as_slice() <= key && end.as_ref().is_none_or(|end| key < end.as_slice())
-    })
-}
-
-fn check_cleared(ranges: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<(), StorageError> {
-    let is_proper = ranges
-        .iter()
-        .all(|(start, end)| end.as_ref().is_none_or(|end| start < end));
-    let is_sorted = ranges
-        .windows(2)
-        .all(|pair| pair[0].1.as_ref().is_some_and(|end| *end <= pair[1].0));
-    if is_proper && is_sorted {
-        return Ok(());
-    }
-    Err(refusal(
-        "clear ranges",
-        "they are empty, unsorted or overlap",
-    ))
-}
-
-fn check_key(info: TableInfo, key: &[u8]) -> Result<(), StorageError> {
-    if info.layout != Layout::Numbered {
-        return Ok(());
-    }
-    match <[u8; 8]>::try_from(key).map(u64::from_be_bytes) {
-        Ok(number) if number < 1 << 63 => Ok(()),
-        _ => Err(refusal(
-            "use a key",
-            "a numbered table takes numbers below 2^63",
-        )),
-    }
-}
-
-fn within_bound(what: &'static str, bytes: usize, max: usize) -> Result<(), StorageError> {
-    if bytes > max {
-        return Err(StorageError::TooLarge { what, bytes, max });
-    }
-    Ok(())
 }
 
 fn refusal(action: &'static str, detail: &str) -> StorageError {
