@@ -32,6 +32,9 @@ const MAX_IDS_PER_TEST: usize = 4;
 /// Folders whose functions are conformance cases: they run from a published list, without `#[test]`.
 const CASE_FOLDERS: [&str; 2] = ["testing", "conformance"];
 
+/// How many places a fault names; more would hide the next fault.
+const MAX_PLACES_SHOWN: usize = 2;
+
 const REQUIREMENTS: &str = "docs/requirements.md";
 const UNCOVERED: &str = "docs/uncovered.md";
 
@@ -315,9 +318,10 @@ fn coverage_faults(required: &Found, uncovered: &Found, covered: &Found) -> Vec<
         match (uncovered.ids.get(id), covered.ids.get(id)) {
             (None, None) => faults.push(format!("{id} has no test and no line in {UNCOVERED}")),
             (Some(_), Some(tests)) => {
+                let shown = tests[..tests.len().min(MAX_PLACES_SHOWN)].join(", ");
                 faults.push(format!(
-                    "{id} is covered by {}: take it out of {UNCOVERED}",
-                    tests.join(", ")
+                    "{id} is covered by {shown} ({} in all): take it out of {UNCOVERED}",
+                    tests.len()
                 ));
             }
             _ => {}
@@ -543,7 +547,7 @@ fn every_gap_and_every_overlap_is_told_at_once() {
         "/// covers: STR-002, STR-003, XYZ-002\n#[test]\nfn a() {}\n",
     )]);
     let expected = [
-        "STR-002 is covered by a.rs:1: take it out of docs/uncovered.md",
+        "STR-002 is covered by a.rs:1 (1 in all): take it out of docs/uncovered.md",
         "STR-004 has no test and no line in docs/uncovered.md",
         "docs/uncovered.md:3: unknown id XYZ-001",
         "a.rs:1: unknown id XYZ-002",
