@@ -56,3 +56,13 @@ fn prefix(id: &MessageId) -> [u8; 8] {
     prefix.copy_from_slice(&id.as_bytes()[..8]);
     prefix
 }
+
+/// Answers the backend's sequence id of a deliverable message; zero when it is gone.
+pub(crate) fn sequence_of(
+    snapshot: &(impl Read + ?Sized),
+    number: u64,
+) -> Result<xmtp_proto::SequenceId, StorageError> {
+    let message = snapshot.row(MESSAGE, &number)?;
+    let sequence = message.map_or(0, |message| message.sequence_id);
+    Ok(xmtp_proto::SequenceId::saturating(sequence))
+}

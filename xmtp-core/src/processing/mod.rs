@@ -81,7 +81,7 @@ pub fn turn(
     if record.pending_rows == 0 || !is_processable(txn, topic)? {
         return Ok(report(&record, 0, Left::Nothing));
     }
-    if !force && !is_due(txn, topic)? {
+    if !force && !is_due(txn, topic, txn.now_ns())? {
         return Ok(report(&record, 0, Left::Stopped));
     }
     let mut limit = MAX_ADMISSION_ROWS as u32;
@@ -130,15 +130,24 @@ pub(crate) fn reject_head(
     Ok(true)
 }
 
+/// Tells whether a topic with something pending can have a turn now.
+pub(crate) fn is_ready(
+    snapshot: &(impl Read + ?Sized),
+    topic: &Topic,
+    now_ns: u64,
+) -> Result<bool, StorageError> {
+    Ok(is_processable(snapshot, topic)? && is_due(snapshot, topic, now_ns)?)
+}
+
 /// Tells whether a group or identity topic may be processed at all.
-fn is_processable(txn: &WriteTxn<'_>, topic: &Topic) -> Result<bool, StorageError> {
+fn is_processable(snapshot: &(impl Read + ?Sized), topic: &Topic) -> Result<bool, StorageError> {
     match topic.kind() {
         TopicKind::Identity => Ok(true),
         TopicKind::Group => {
             let Some(group) = topic.group_id() else {
                 return Ok(false);
             };
-            let group = welcome::store::group(txn, &group)?;
+            let group = welcome::store::group(snapshot, &group)?;
             Ok(group.is_some_and(|group| group.active))
         }
         TopicKind::Welcome | TopicKind::KeyPackage | TopicKind::CommitLog => Ok(false),
@@ -146,12 +155,16 @@ fn is_processable(txn: &WriteTxn<'_>, topic: &Topic) -> Result<bool, StorageErro
 }
 
 /// Tells whether the head may be tried now.
-fn is_due(txn: &WriteTxn<'_>, topic: &Topic) -> Result<bool, StorageError> {
-    let Some(state) = store::head(txn, topic)? else {
+fn is_due(
+    snapshot: &(impl Read + ?Sized),
+    topic: &Topic,
+    now_ns: u64,
+) -> Result<bool, StorageError> {
+    let Some(state) = store::head(snapshot, topic)? else {
         return Ok(true);
     };
     Ok(match state.kind() {
-        HeadKind::Retry => state.not_before_ns <= txn.now_ns(),
+        HeadKind::Retry => state.not_before_ns <= now_ns,
         HeadKind::Waits | HeadKind::Blocked => false,
         HeadKind::Unspecified => true,
     })

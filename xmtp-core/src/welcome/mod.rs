@@ -99,6 +99,19 @@ pub fn attempt(
     Ok(WelcomeOutcome::Kept)
 }
 
+/// Completes a Welcome whose dependency will never be there.
+pub(crate) fn reject(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    reason: Rejected,
+) -> Result<(), StorageError> {
+    match receipt::store::pending(txn, topic, sequence)? {
+        Some(pending) => install::complete(txn, topic, sequence, &pending, Some(reason)),
+        None => Ok(()),
+    }
+}
+
 /// Why a join attempt is undone.
 enum Stop {
     Storage(StorageError),
