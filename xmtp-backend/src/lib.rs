@@ -1,0 +1,43 @@
+//! The server: library and binary.
+//!
+//! A backend keeps ordered topics of opaque envelopes and hands them out: it admits what clients
+//! publish, answers their reads, and streams what becomes visible. It holds no message in the
+//! clear and no state of any group.
+//!
+//! ```
+//! use xmtp_backend::{Backend, Config};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let running = Backend::start(Config::ephemeral("org.example.test")).await?;
+//! assert!(running.endpoint().starts_with("http://127.0.0.1:"));
+//! running.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rooms, from the outside in:
+//!
+//! - [`config`]: what an operator decides, checked before anything starts;
+//! - [`Services`]: the calls of the wire, with and without a socket;
+//! - `validate`: what may be stored, per kind of envelope;
+//! - `session` and `stream`: one subscription as a machine without I/O, and what waits around it;
+//! - [`store`]: where envelopes are kept, a trait and its engines;
+//! - [`hooks`]: the clock, and the points at which a test may hold or fail the server.
+//!
+//! When you want another crate: the messages and the limits are in `xmtp_proto`, the rules of
+//! identity updates in `xmtp_identity`, a client in `xmtp`.
+
+pub mod config;
+pub mod hooks;
+mod limits;
+mod server;
+mod services;
+mod session;
+pub mod store;
+mod stream;
+mod validate;
+
+pub use config::{Config, ConfigError};
+pub use server::{Backend, Ended, Running, StartError};
+pub use services::{Frames, Services};

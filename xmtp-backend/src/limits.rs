@@ -1,0 +1,101 @@
+//! The sizes, counts and waits that no setting moves, each with its unit and its reason.
+//!
+//! What an operator may move is in [`crate::config`]; what both sides of the wire must agree on is
+//! in `xmtp_proto::limits`.
+
+use std::time::Duration;
+
+use xmtp_proto::limits::{ENVELOPE_OVERHEAD_BYTES, MESSAGES_FRAME_BYTES};
+
+/// The most publish requests waiting for the writer, in requests. A full queue holds callers back.
+pub(crate) const WRITE_QUEUE_REQUESTS: usize = 1024;
+
+/// The most publish requests of one commit, in requests: enough to share a sync of the disk, few
+/// enough to keep the first of them from waiting long.
+pub(crate) const GROUP_COMMIT_REQUESTS: usize = 256;
+
+/// Payload bytes after which a group is committed without waiting for more requests: 8 MiB.
+pub(crate) const GROUP_COMMIT_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long a publish may wait for its commit; past it the outcome is unknown to the caller.
+pub(crate) const PUBLISH_TIME: Duration = Duration::from_secs(10);
+
+/// How long a read may take.
+pub(crate) const READ_TIME: Duration = Duration::from_secs(5);
+
+/// Read-only database connections, and so reads at a time.
+pub(crate) const READ_CONNECTIONS: usize = 4;
+
+/// How long a connection waits for another one's lock on the database file.
+pub(crate) const DATABASE_BUSY_WAIT: Duration = Duration::from_secs(5);
+
+/// Prepared statements kept by each connection, in statements.
+pub(crate) const STATEMENT_CACHE: usize = 32;
+
+/// Payload bytes that one tail keeps for its reader: 32 MiB. Beyond them the tail reads the store.
+pub(crate) const TAIL_BYTES: usize = 32 * 1024 * 1024;
+
+/// Rows of one page when a tail reads the store, in rows.
+pub(crate) const TAIL_PAGE_ROWS: usize = 256;
+
+/// Payload bytes of one page when a tail reads the store: 4 MiB.
+pub(crate) const TAIL_PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Shards of the registry of topics, in shards; a power of two.
+pub(crate) const REGISTRY_SHARDS: usize = 64;
+
+/// Notices waiting for one session, in envelopes. Beyond them only positions are kept.
+pub(crate) const MAILBOX_NOTICES: usize = 1024;
+
+/// Payload bytes waiting for one session: 4 MiB. Beyond them only positions are kept.
+pub(crate) const MAILBOX_BYTES: usize = 4 * 1024 * 1024;
+
+/// Update frames that wait for the one before them, in frames; past it the stream is not read.
+pub(crate) const WAITING_UPDATES: usize = 128;
+
+/// Topics of one fetch turn, in topics.
+pub(crate) const TURN_TOPICS: usize = 256;
+
+/// Rows of one topic in one fetch turn, in rows.
+pub(crate) const TURN_ROWS: usize = 64;
+
+/// Bytes of one topic in one fetch turn, unless a single envelope is larger: 128 KiB.
+pub(crate) const TURN_QUANTUM_BYTES: usize = 128 * 1024;
+
+/// Bytes of one fetch turn: 4 MiB, two full frames.
+pub(crate) const TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// Fetch turns at a time over all streams. Together with [`TURN_BYTES`] this bounds what is
+/// fetched and not yet queued.
+pub(crate) const FETCH_TURNS: usize = 8;
+
+/// Frames that wait for the transport, in frames.
+pub(crate) const OUTBOUND_FRAMES: usize = 64;
+
+/// Frames of [`OUTBOUND_FRAMES`] that only control frames may use, in frames.
+pub(crate) const OUTBOUND_CONTROL_FRAMES: usize = 16;
+
+/// Bytes that wait for the transport: 16 MiB.
+pub(crate) const OUTBOUND_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of [`OUTBOUND_BYTES`] that messages may use: 10 MiB, so that one acknowledgement of the
+/// largest update still fits behind them.
+pub(crate) const OUTBOUND_MESSAGES_BYTES: usize = 10 * 1024 * 1024;
+
+/// What an envelope counts beside its payload, in bytes.
+pub(crate) const OVERHEAD_BYTES: usize = ENVELOPE_OVERHEAD_BYTES as usize;
+
+/// The size that message frames aim for, in bytes.
+pub(crate) const FRAME_BYTES: usize = MESSAGES_FRAME_BYTES as usize;
+
+const _: () = {
+    assert!(REGISTRY_SHARDS.is_power_of_two());
+    assert!(TURN_QUANTUM_BYTES <= FRAME_BYTES && FRAME_BYTES <= TURN_BYTES);
+    assert!(TURN_BYTES <= OUTBOUND_MESSAGES_BYTES && OUTBOUND_MESSAGES_BYTES < OUTBOUND_BYTES);
+    // A turn is at most twice as many frames as its bytes need, and one more.
+    assert!(TURN_FRAMES + OUTBOUND_CONTROL_FRAMES <= OUTBOUND_FRAMES);
+};
+
+/// The most frames that the rows of one turn fill, in frames: any two neighbours together are
+/// larger than one frame.
+pub(crate) const TURN_FRAMES: usize = 2 * TURN_BYTES.div_ceil(FRAME_BYTES) + 1;

@@ -1,0 +1,180 @@
+//! The server: one port, all services, a graceful end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::config::{Config, ConfigError, Database};
+use crate::services::{SERVICE_NAMES, Services, routes};
+use crate::store::{MemoryStore, OpenError, SqliteStore, Store};
+
+/// Starts servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Backend;
+
+/// Reports why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is refused.
+    #[error("the configuration is refused: {0}")]
+    Config(#[from] ConfigError),
+    /// The database could not be opened.
+    #[error("the database is refused: {0}")]
+    Store(#[from] OpenError),
+    /// The address could not be listened on.
+    #[error("server.listen: the address can not be listened on: {0}")]
+    Listen(io::ErrorKind),
+}
+
+/// Reports why a server ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The store can no longer be trusted to tell what it holds; start again.
+    #[error("the store failed")]
+    StoreFailed,
+    /// The listener failed.
+    #[error("the listener failed")]
+    ListenerFailed,
+}
+
+impl Backend {
+    /// Starts a server; when this returns, it serves.
+    pub async fn start(config: Config) -> Result<Running, StartError> {
+        let services = Self::services(&config).await?;
+        match Running::listen(&config, services.clone()).await {
+            Ok(running) => Ok(running),
+            Err(error) => {
+                services.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the calls of a server without a socket.
+    ///
+    /// - [`Services::close`] lets go of the database.
+    pub async fn services(config: &Config) -> Result<Services, StartError> {
+        config.check()?;
+        let store = open_store(config).await?;
+        Ok(Services::new(config, store)?)
+    }
+}
+
+async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
+    let clock = config.clock.clone();
+    let Database::Sqlite(path) = &config.database else {
+        return Ok(Arc::new(MemoryStore::new(clock)));
+    };
+    let (path, identifier) = (path.clone(), config.server.identifier.clone());
+    let open = move || SqliteStore::open(&path, &identifier, clock);
+    let opened = tokio::task::spawn_blocking(open).await;
+    let store = opened.map_err(|_| OpenError::Files(io::ErrorKind::Other))??;
+    Ok(Arc::new(store))
+}
+
+/// A server that serves.
+///
+/// - Dropping it stops it without waiting for open requests.
+#[derive(Debug)]
+pub struct Running {
+    address: SocketAddr,
+    services: Services,
+    health: HealthReporter,
+    max_drain_duration: Duration,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Running {
+    async fn listen(config: &Config, services: Services) -> Result<Self, StartError> {
+        let listen = |error: io::Error| StartError::Listen(error.kind());
+        let incoming = TcpIncoming::bind(config.server.listen).map_err(listen)?;
+        let incoming = incoming.with_nodelay(Some(true));
+        let address = incoming.local_addr().map_err(listen)?;
+
+        let (health, health_service) = tonic_health::server::health_reporter();
+        set_health(&health, ServingStatus::Serving).await;
+        let stop = watch::Sender::new(false);
+        let mut stopped = stop.subscribe();
+        let stopped = async move {
+            // Dropping the sender stops the server too.
+            let _ = stopped.wait_for(|stop| *stop).await;
+        };
+        let routes = routes(&services).add_service(health_service);
+        let server = Server::builder()
+            .max_concurrent_streams(config.max_http2_streams)
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(incoming, stopped);
+        let serving = tokio::spawn(server);
+        let identifier = config.server.identifier.as_str();
+        tracing::info!(%address, identifier, "the server is listening");
+        let max_drain_duration = config.server.max_drain_duration;
+        Ok(Self {
+            address,
+            services,
+            health,
+            max_drain_duration,
+            stop,
+            serving,
+        })
+    }
+
+    /// Returns the address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the address as a client writes it.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Returns the calls of this server, for use without its socket.
+    pub fn services(&self) -> Services {
+        self.services.clone()
+    }
+
+    /// Waits until the server ends by itself.
+    pub async fn wait(&mut self) -> Ended {
+        tokio::select! {
+            () = self.services.failed() => Ended::StoreFailed,
+            _ = &mut self.serving => Ended::ListenerFailed,
+        }
+    }
+
+    /// Stops the server.
+    ///
+    /// - New calls and open streams fail with UNAVAILABLE at once.
+    /// - Open requests may finish for as long as the configuration lets them.
+    /// - Afterwards the database is closed.
+    pub async fn stop(mut self) {
+        set_health(&self.health, ServingStatus::NotServing).await;
+        self.services.shut_down();
+        self.stop.send_replace(true);
+        if !self.serving.is_finished() {
+            let drained = tokio::time::timeout(self.max_drain_duration, &mut self.serving).await;
+            if drained.is_err() {
+                tracing::warn!("open requests did not finish in time");
+                self.serving.abort();
+            }
+        }
+        self.services.close().await;
+        tracing::info!("the server has stopped");
+    }
+}
+
+/// Every service shares one status; the empty name stands for the server.
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    health.set_service_status("", status).await;
+    for service in SERVICE_NAMES {
+        health.set_service_status(service, status).await;
+    }
+}

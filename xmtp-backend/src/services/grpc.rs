@@ -1,0 +1,157 @@
+//! The calls as gRPC services.
+
+use futures_util::stream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+use xmtp_proto::backend::v1::configuration_service_server::{
+    ConfigurationService, ConfigurationServiceServer,
+};
+use xmtp_proto::backend::v1::identity_service_server::{IdentityService, IdentityServiceServer};
+use xmtp_proto::backend::v1::publish_service_server::{PublishService, PublishServiceServer};
+use xmtp_proto::backend::v1::query_service_server::{QueryService, QueryServiceServer};
+use xmtp_proto::backend::v1::subscription_service_server::{
+    SubscriptionService, SubscriptionServiceServer,
+};
+use xmtp_proto::backend::v1::{
+    GetConfigurationRequest, GetConfigurationResponse, GetInboxIdsRequest, GetInboxIdsResponse,
+    PublishRequest, PublishResponse, QueryNewestRequest, QueryNewestResponse, QueryRequest,
+    QueryResponse, SubscribeRequest, SubscribeStaticRequest, SubscribeStaticResponse,
+    VerifySmartContractWalletSignaturesRequest, VerifySmartContractWalletSignaturesResponse,
+};
+
+use super::{Frames, Services};
+
+/// The names of the services, as health reports them.
+pub(crate) const SERVICE_NAMES: [&str; 5] = [
+    xmtp_proto::backend::v1::publish_service_server::SERVICE_NAME,
+    xmtp_proto::backend::v1::query_service_server::SERVICE_NAME,
+    xmtp_proto::backend::v1::subscription_service_server::SERVICE_NAME,
+    xmtp_proto::backend::v1::identity_service_server::SERVICE_NAME,
+    xmtp_proto::backend::v1::configuration_service_server::SERVICE_NAME,
+];
+
+/// Builds the routes of all services, bounded by the limits of the server.
+pub(crate) fn routes(services: &Services) -> Routes {
+    let limits = &services.inner.limits;
+    let (request, response) = (
+        bytes(limits.max_request_bytes),
+        bytes(limits.max_response_bytes),
+    );
+    let services = || Grpc(services.clone());
+    macro_rules! bounded {
+        ($server:ident) => {
+            $server::new(services())
+                .max_decoding_message_size(request)
+                .max_encoding_message_size(response)
+        };
+    }
+    Routes::new(bounded!(PublishServiceServer))
+        .add_service(bounded!(QueryServiceServer))
+        .add_service(bounded!(SubscriptionServiceServer))
+        .add_service(bounded!(IdentityServiceServer))
+        .add_service(bounded!(ConfigurationServiceServer))
+}
+
+fn bytes(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// The adapter from gRPC to the calls.
+struct Grpc(Services);
+
+#[async_trait]
+impl PublishService for Grpc {
+    async fn publish(
+        &self,
+        request: Request<PublishRequest>,
+    ) -> Result<Response<PublishResponse>, Status> {
+        self.0
+            .publish(request.into_inner())
+            .await
+            .map(Response::new)
+    }
+}
+
+#[async_trait]
+impl QueryService for Grpc {
+    async fn query(
+        &self,
+        request: Request<QueryRequest>,
+    ) -> Result<Response<QueryResponse>, Status> {
+        self.0.query(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn query_newest(
+        &self,
+        request: Request<QueryNewestRequest>,
+    ) -> Result<Response<QueryNewestResponse>, Status> {
+        self.0
+            .query_newest(request.into_inner())
+            .await
+            .map(Response::new)
+    }
+}
+
+#[async_trait]
+impl SubscriptionService for Grpc {
+    type SubscribeStream = Frames;
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<SubscribeRequest>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        self.0
+            .subscribe(request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    type SubscribeStaticStream = stream::Empty<Result<SubscribeStaticResponse, Status>>;
+
+    async fn subscribe_static(
+        &self,
+        request: Request<SubscribeStaticRequest>,
+    ) -> Result<Response<Self::SubscribeStaticStream>, Status> {
+        match self.0.subscribe_static(request.into_inner()).await {
+            Ok(never) => match never {},
+            Err(status) => Err(status),
+        }
+    }
+}
+
+#[async_trait]
+impl IdentityService for Grpc {
+    async fn get_inbox_ids(
+        &self,
+        request: Request<GetInboxIdsRequest>,
+    ) -> Result<Response<GetInboxIdsResponse>, Status> {
+        self.0
+            .inbox_ids(request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn verify_smart_contract_wallet_signatures(
+        &self,
+        request: Request<VerifySmartContractWalletSignaturesRequest>,
+    ) -> Result<Response<VerifySmartContractWalletSignaturesResponse>, Status> {
+        let request = request.into_inner();
+        self.0
+            .verify_smart_contract_wallet_signatures(request)
+            .await
+            .map(Response::new)
+    }
+}
+
+#[async_trait]
+impl ConfigurationService for Grpc {
+    async fn get_configuration(
+        &self,
+        request: Request<GetConfigurationRequest>,
+    ) -> Result<Response<GetConfigurationResponse>, Status> {
+        self.0
+            .configuration(request.into_inner())
+            .await
+            .map(Response::new)
+    }
+}

@@ -1,0 +1,110 @@
+//! The calls of the wire, callable with and without a socket.
+//!
+//! Each file holds one call. A call takes and returns plain messages, so that the gRPC adapter
+//! (`grpc.rs`), the in-process transport of tests and these functions cannot differ.
+
+mod configuration;
+mod grpc;
+mod inbox_ids;
+mod publish;
+mod query;
+mod query_newest;
+mod status;
+mod subscribe;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use tonic::Status;
+use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
+
+use crate::config::{Config, ConfigError, published};
+use crate::hooks::{Call, Clock, Hooks, Point, Verdict};
+use crate::store::Store;
+use crate::stream::{Engine, StreamSettings};
+
+pub(crate) use grpc::{SERVICE_NAMES, routes};
+pub(crate) use status::unavailable;
+pub(crate) use wire::{decode_topic, decode_topic_query, server_envelope};
+
+pub use crate::stream::Frames;
+
+/// The calls of the wire.
+///
+/// Clones share one server. Without a socket, the callers must be on a tokio runtime.
+#[derive(Clone)]
+pub struct Services {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    engine: Engine,
+    configuration: GetConfigurationResponse,
+    limits: LimitsConfiguration,
+    clock: Arc<dyn Clock>,
+    hooks: Arc<dyn Hooks>,
+    /// Where the next query begins among its topics.
+    turn: AtomicUsize,
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services")
+            .field("store", &self.inner.store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Services {
+    pub(crate) fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, ConfigError> {
+        let configuration = published(config)?;
+        let settings = StreamSettings::new(config);
+        let engine = Engine::start(store.clone(), settings, config.hooks.clone());
+        let inner = Inner {
+            store,
+            engine,
+            configuration,
+            limits: config.limits,
+            clock: config.clock.clone(),
+            hooks: config.hooks.clone(),
+            turn: AtomicUsize::new(0),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Refuses new calls and ends every stream with UNAVAILABLE.
+    pub(crate) fn shut_down(&self) {
+        self.inner.engine.shut_down();
+    }
+
+    /// Waits until the store can no longer say what becomes visible.
+    pub(crate) async fn failed(&self) {
+        self.inner.engine.failed().await;
+    }
+
+    /// Ends all streams, finishes what was accepted, and lets go of the store.
+    pub async fn close(&self) {
+        self.shut_down();
+        self.inner.store.close().await;
+    }
+
+    /// Lets a call begin, or fails it.
+    async fn begin(&self, call: Call) -> Result<(), Status> {
+        if self.inner.engine.is_shut_down() {
+            return Err(unavailable());
+        }
+        self.reach(Point::Call(call)).await
+    }
+
+    async fn reach(&self, point: Point) -> Result<(), Status> {
+        match self.inner.hooks.reach(point).await {
+            Verdict::Go => Ok(()),
+            Verdict::Unavailable => Err(unavailable()),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Where envelopes are kept: the domain trait, and one module per engine.
+//!
+//! The server talks to a store in records of its own with opaque payload bytes; no wire message
+//! and no engine type crosses this seam. Engines differ in how they order, wait and recover; what
+//! they promise is written at the trait and held by one suite (`conformance.rs`).
+
+use std::fmt;
+
+use async_trait::async_trait;
+use xmtp_proto::id::{InboxId, SequenceId, Topic};
+
+mod decide;
+mod feed;
+mod memory;
+mod record;
+mod sqlite;
+mod turn;
+
+pub use memory::MemoryStore;
+pub use record::{
+    Envelope, EnvelopeKey, Hash, IdentifierKey, IdentityHistory, IdentityWrite, Meta, Page,
+    PreparedEnvelope, Query, Reason, Refusal, Served, Turn, TurnBudget, Want,
+};
+pub use sqlite::{OpenError, SqliteStore};
+
+/// Keeps envelopes.
+///
+/// # Behavior
+///
+/// - Sequence ids start at 1, grow with each stored envelope, and are never used twice, not even
+///   after a restart.
+/// - Within a topic an id becomes visible only after every lower id there is settled, so every
+///   read of a topic is a prefix of it.
+/// - What `publish` answered with success is read back by every later read, also after a crash.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Stores the envelopes of one request, all or none.
+    ///
+    /// - Answers with one record per envelope, in order.
+    /// - An envelope with the key of a stored one is not stored again: its record is the stored
+    ///   one's, whatever else is said about it in the request.
+    /// - Fails with `HeadMoved` if the newest identity update of an inbox is not the expected one.
+    /// - Fails with `Refused` at the lowest position that is refused or over its entry limit.
+    /// - New records share one reading of the clock and get ids in request order.
+    /// - The envelopes of a request have distinct keys.
+    async fn publish(&self, envelopes: Vec<PreparedEnvelope>) -> Result<Vec<Meta>, PublishError>;
+
+    /// Looks up stored envelopes by key, in order.
+    async fn existing(&self, keys: Vec<EnvelopeKey>) -> Result<Vec<Option<Meta>>, ReadError>;
+
+    /// Reads all updates of an inbox, oldest first, from one snapshot that sees every
+    /// acknowledged publish.
+    async fn identity_history(&self, topic: Topic) -> Result<IdentityHistory, ReadError>;
+
+    /// Reads a page over several topics from one snapshot that sees every acknowledged publish.
+    ///
+    /// - Returns at most `limit` envelopes, per topic the lowest above its cursor without a gap.
+    /// - Returns at least one whenever any is eligible and `limit` is not zero.
+    /// - `has_more` says whether the same snapshot holds another eligible envelope.
+    /// - Fails with `TooLarge` rather than drop envelopes to fit `max_bytes`.
+    async fn query(&self, query: Query) -> Result<Page, ReadError>;
+
+    /// Reads the newest envelope of each topic that has one; without its payload unless `full`.
+    ///
+    /// - Fails with `TooLarge` if the payloads do not fit `max_bytes`.
+    async fn newest(
+        &self,
+        topics: Vec<Topic>,
+        full: bool,
+        max_bytes: usize,
+    ) -> Result<Vec<Envelope>, ReadError>;
+
+    /// Looks up the inbox of each identifier, in order: the live association with the highest
+    /// sequence id.
+    async fn inbox_ids(&self, keys: Vec<IdentifierKey>) -> Result<Vec<Option<InboxId>>, ReadError>;
+
+    /// Reads the newest id of each topic, in order; zero for an empty topic.
+    ///
+    /// - Never behind what a tail of this store has already given out.
+    async fn heads(&self, topics: Vec<Topic>) -> Result<Vec<SequenceId>, ReadError>;
+
+    /// Reads one bounded turn over topics that are behind.
+    ///
+    /// - Visits the wants in order and answers for a prefix of them, at least one.
+    /// - Gives each visited topic its lowest rows in range, at least one if there is one, up to
+    ///   the rows and bytes of the budget.
+    /// - `complete` says that the range holds no further row in this snapshot.
+    async fn fetch_turn(&self, wants: Vec<Want>, budget: TurnBudget) -> Result<Turn, ReadError>;
+
+    /// Opens a tail, which gives out what becomes visible from now on.
+    fn tail(&self) -> Box<dyn Tail>;
+
+    /// Finishes what was accepted and lets go of all files.
+    async fn close(&self);
+}
+
+/// Gives out envelopes as they become visible.
+///
+/// # Behavior
+///
+/// - Every envelope that becomes visible after the tail was opened is given out once.
+/// - Within a topic they come in the order of their ids; over topics there is no order.
+/// - An error is final: the tail cannot tell what it missed.
+#[async_trait]
+pub trait Tail: fmt::Debug + Send {
+    /// Waits for the next envelopes.
+    async fn next(&mut self) -> Result<Vec<Envelope>, ReadError>;
+}
+
+/// Reports why a request was not stored, and what the caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// An inbox has a newer update than the request was checked against. Nothing is stored; read
+    /// it and start again.
+    #[error("the identity log has a newer update")]
+    HeadMoved,
+    /// An envelope is refused for good. Nothing is stored.
+    #[error("envelope {position} is refused")]
+    Refused {
+        /// Position of the envelope in the request.
+        position: usize,
+        /// Why it is refused.
+        refusal: Refusal,
+    },
+    /// Nothing is stored; try again later.
+    #[error("the store is not available")]
+    Unavailable,
+    /// Whether the request is stored is unknown; send the same bytes again to learn it.
+    #[error("the outcome of the commit is not known")]
+    UnknownOutcome,
+    /// An invariant of the store does not hold. Nothing is stored, and trying again does not help.
+    #[error("the store is broken: {0}")]
+    Broken(&'static str),
+}
+
+/// Reports why a read failed, and what the caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Try again later.
+    #[error("the store is not available")]
+    Unavailable,
+    /// The answer is larger than the caller allows; ask for less.
+    #[error("the answer is too large")]
+    TooLarge,
+    /// The read took too long.
+    #[error("the read took too long")]
+    TimedOut,
+    /// An invariant of the store does not hold, and trying again does not help.
+    #[error("the store is broken: {0}")]
+    Broken(&'static str),
+}

@@ -1,0 +1,133 @@
+//! The embedded store: one SQLite database, one writer.
+//!
+//! One thread owns the only connection that writes, so ids are allocated, committed and made
+//! visible in one order, and nothing has to prove that an absent id will stay absent. It takes the
+//! requests that wait, runs each in a savepoint of one transaction, and answers all after the one
+//! commit: the sync of the disk is shared, and a refused request undoes only itself. Reads use
+//! read-only connections of their own.
+//!
+//! After a commit whose outcome is not known the writer stops for good. What the disk then holds
+//! is decided when the database is opened again, not by trying.
+
+mod lock;
+mod open;
+mod pool;
+mod publish;
+mod read;
+mod schema;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use xmtp_proto::id::{InboxId, SequenceId, Topic};
+
+pub use self::open::OpenError;
+
+use self::lock::DatabaseLock;
+use self::pool::ReadPool;
+use self::writer::Writer;
+use super::feed::Feed;
+use super::record::{
+    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope, Query,
+    Turn, TurnBudget, Want,
+};
+use super::{PublishError, ReadError, Store, Tail};
+use crate::hooks::Clock;
+
+/// Keeps envelopes in one SQLite database.
+#[derive(Debug)]
+pub struct SqliteStore {
+    writer: Writer,
+    pool: Arc<ReadPool>,
+    feed: Arc<Feed>,
+    lock: parking_lot::Mutex<Option<DatabaseLock>>,
+}
+
+impl SqliteStore {
+    /// Opens the database at `path` for the deployment `identifier`, or creates it.
+    ///
+    /// - Refuses a database that another process has open, that another program or a newer version
+    ///   wrote, or that belongs to another deployment.
+    /// - Touches files and may wait for the disk.
+    pub fn open(path: &Path, identifier: &str, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let lock = DatabaseLock::take(path)?;
+        let connection = open::open_for_writing(path, identifier, clock.as_ref())?;
+        let last = publish::last_sequence_id(&connection)?;
+        let feed = Arc::new(Feed::new(last));
+        let pool = Arc::new(ReadPool::open(path)?);
+        let writer = Writer::start(connection, clock, feed.clone())?;
+        Ok(Self {
+            writer,
+            pool,
+            feed,
+            lock: parking_lot::Mutex::new(Some(lock)),
+        })
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn publish(&self, envelopes: Vec<PreparedEnvelope>) -> Result<Vec<Meta>, PublishError> {
+        self.writer.publish(envelopes).await
+    }
+
+    async fn existing(&self, keys: Vec<EnvelopeKey>) -> Result<Vec<Option<Meta>>, ReadError> {
+        self.pool
+            .run(move |snapshot| read::existing(snapshot, &keys))
+            .await
+    }
+
+    async fn identity_history(&self, topic: Topic) -> Result<IdentityHistory, ReadError> {
+        self.pool
+            .run(move |snapshot| read::identity_history(snapshot, &topic))
+            .await
+    }
+
+    async fn query(&self, query: Query) -> Result<Page, ReadError> {
+        self.pool
+            .run(move |snapshot| read::query(snapshot, &query))
+            .await
+    }
+
+    async fn newest(
+        &self,
+        topics: Vec<Topic>,
+        full: bool,
+        max_bytes: usize,
+    ) -> Result<Vec<Envelope>, ReadError> {
+        self.pool
+            .run(move |snapshot| read::newest(snapshot, &topics, full, max_bytes))
+            .await
+    }
+
+    async fn inbox_ids(&self, keys: Vec<IdentifierKey>) -> Result<Vec<Option<InboxId>>, ReadError> {
+        self.pool
+            .run(move |snapshot| read::inbox_ids(snapshot, &keys))
+            .await
+    }
+
+    async fn heads(&self, topics: Vec<Topic>) -> Result<Vec<SequenceId>, ReadError> {
+        self.pool
+            .run(move |snapshot| read::heads(snapshot, &topics))
+            .await
+    }
+
+    async fn fetch_turn(&self, wants: Vec<Want>, budget: TurnBudget) -> Result<Turn, ReadError> {
+        self.pool
+            .run(move |snapshot| read::fetch_turn(snapshot, &wants, budget))
+            .await
+    }
+
+    fn tail(&self) -> Box<dyn Tail> {
+        Box::new(self.feed.tail(self.pool.clone()))
+    }
+
+    async fn close(&self) {
+        self.writer.stop().await;
+        self.pool.close().await;
+        self.feed.close();
+        drop(self.lock.lock().take());
+    }
+}
