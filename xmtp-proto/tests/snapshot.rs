@@ -78,6 +78,7 @@ fn types() -> BTreeMap<String, Roundtrip> {
         ];
         storage::v1: [
             AccountRecord, Attempt, ConfigurationRecord, Counter, DatabaseRecord, Delivered,
+            MemberAddition, MembershipIntent, MetadataIntent, StagedWelcome, WelcomeRecipient,
             Dependency, GroupPrefix, GroupRecord, HeadState, IdentityAt, Intent,
             KeyPackageRecord, KindBudget, Lease, MessageNumbers, PendingEnvelope, Rejection,
             Revision, StoredMessage, TopicRecord, WelcomePointee, WelcomeRetry,

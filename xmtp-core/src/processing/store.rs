@@ -4,7 +4,7 @@ use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
 
 use crate::storage::schema::{HEAD, IDENTITY_STATE, PROPOSAL, REJECTION};
-use crate::storage::{Order, Page, Raw, Read, StorageError, WriteTxn, schema::All};
+use crate::storage::{All, Order, Page, Prefix2, Raw, Read, StorageError, WriteTxn};
 
 /// Reads why the head of a topic is not handled yet.
 pub(crate) fn head(
@@ -77,15 +77,19 @@ pub(crate) fn put_proposal(
     txn.put(PROPOSAL, &key, &Raw::default())
 }
 
-/// Tells whether the prefix carried a proposal in an epoch.
-pub(crate) fn has_proposal(
+/// Counts the proposals that the prefix carried in an epoch, up to one local read's rows.
+pub(crate) fn proposals_in_epoch(
     snapshot: &(impl Read + ?Sized),
     group: &GroupId,
     epoch: u64,
-    reference: &[u8],
-) -> Result<bool, StorageError> {
-    let key = (*group, (epoch, reference.to_vec()));
-    Ok(snapshot.row(PROPOSAL, &key)?.is_some())
+) -> Result<usize, StorageError> {
+    let page = Page {
+        rows: crate::limits::MAX_LOCAL_READ_ROWS,
+        bytes: crate::limits::MAX_LOCAL_READ_BYTES,
+        order: Order::Ascending,
+    };
+    let found = snapshot.page(PROPOSAL, &Prefix2(*group, epoch), None, page)?;
+    Ok(found.rows.len())
 }
 
 /// Reads the verified state of an inbox at exactly one sequence id.
@@ -96,6 +100,21 @@ pub(crate) fn identity_state(
 ) -> Result<Option<Vec<u8>>, StorageError> {
     let state = snapshot.row(IDENTITY_STATE, &(*inbox, sequence))?;
     Ok(state.map(|Raw(bytes)| bytes))
+}
+
+/// Reads the newest verified state of an inbox, with its sequence id.
+pub(crate) fn latest_identity_state(
+    snapshot: &(impl Read + ?Sized),
+    inbox: &InboxId,
+) -> Result<Option<(SequenceId, Vec<u8>)>, StorageError> {
+    let newest = Page {
+        rows: 1,
+        bytes: crate::limits::MAX_LOCAL_READ_BYTES,
+        order: Order::Descending,
+    };
+    let found = snapshot.page(IDENTITY_STATE, inbox, None, newest)?;
+    let row = found.rows.into_iter().next();
+    Ok(row.map(|((_, sequence), Raw(bytes))| (sequence, bytes)))
 }
 
 /// Stores the verified state of an inbox at exactly one sequence id.

@@ -130,6 +130,15 @@ pub fn identity_state(
     crate::processing::store::identity_state(snapshot, inbox, sequence)
 }
 
+/// Answers the newest verified state of `inbox`, with its sequence id: where the next update of
+/// its prefix starts from. It proves nothing for any other sequence id (STR-076).
+pub fn latest_identity_state(
+    snapshot: &(impl crate::storage::Read + ?Sized),
+    inbox: &InboxId,
+) -> Result<Option<(SequenceId, Vec<u8>)>, StorageError> {
+    crate::processing::store::latest_identity_state(snapshot, inbox)
+}
+
 /// Stores the verified state of `inbox` at exactly `sequence`.
 pub fn put_identity_state(
     txn: &mut WriteTxn<'_>,
@@ -138,4 +147,14 @@ pub fn put_identity_state(
     state: &[u8],
 ) -> Result<(), StorageError> {
     crate::processing::store::put_identity_state(txn, inbox, sequence, state)
+}
+
+/// Counts the proposals that the prefix of a group carried in one epoch, up to one local read's
+/// rows: more than are held means that some were lost here (STR-074).
+pub fn proposals_in_epoch(
+    snapshot: &(impl crate::storage::Read + ?Sized),
+    group: &GroupId,
+    epoch: u64,
+) -> Result<usize, StorageError> {
+    crate::processing::store::proposals_in_epoch(snapshot, group, epoch)
 }
