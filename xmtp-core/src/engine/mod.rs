@@ -3,6 +3,8 @@
 pub mod context;
 mod depend;
 pub mod fetch;
+mod groups;
 mod process;
 pub mod receive;
+mod send;
 mod welcomes;
