@@ -3,9 +3,12 @@
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{GroupId, MessageId};
 
+use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
 use crate::processor::NewMessage;
-use crate::storage::schema::{CounterName, MESSAGE, MESSAGE_BY_GROUP, MESSAGE_ID};
-use crate::storage::{Raw, Read, StorageError, WriteTxn};
+use crate::storage::schema::{
+    All, COUNTER, CounterName, DELIVERED, LEASE, MESSAGE, MESSAGE_BY_GROUP, MESSAGE_ID,
+};
+use crate::storage::{Order, Page, Raw, Read, StorageError, TypedPage, WriteTxn};
 
 /// Makes a message deliverable: gives it the next delivery number, once (STR-090).
 ///
@@ -65,4 +68,121 @@ pub(crate) fn sequence_of(
     let message = snapshot.row(MESSAGE, &number)?;
     let sequence = message.map_or(0, |message| message.sequence_id);
     Ok(xmtp_proto::SequenceId::saturating(sequence))
+}
+
+/// Reads a message by its delivery number.
+pub(crate) fn message(
+    snapshot: &(impl Read + ?Sized),
+    number: u64,
+) -> Result<Option<stored::StoredMessage>, StorageError> {
+    snapshot.row(MESSAGE, &number)
+}
+
+/// Reads one page of messages with greater numbers, in order.
+pub(crate) fn messages_above(
+    snapshot: &(impl Read + ?Sized),
+    number: u64,
+) -> Result<TypedPage<u64, stored::StoredMessage>, StorageError> {
+    snapshot.page(MESSAGE, &All, Some(&number), page(Order::Ascending))
+}
+
+/// Reads one page of messages with smaller numbers, newest first.
+pub(crate) fn messages_below(
+    snapshot: &(impl Read + ?Sized),
+    number: u64,
+) -> Result<TypedPage<u64, stored::StoredMessage>, StorageError> {
+    snapshot.page(MESSAGE, &All, Some(&number), page(Order::Descending))
+}
+
+/// Answers the greatest delivery number given so far.
+pub(crate) fn newest_number(snapshot: &(impl Read + ?Sized)) -> Result<u64, StorageError> {
+    let counter = snapshot.row(COUNTER, &(CounterName::Delivery as u8))?;
+    Ok(counter.unwrap_or_default().next.saturating_sub(1))
+}
+
+/// Answers the first number above `number` in a group.
+pub(crate) fn first_above(
+    snapshot: &(impl Read + ?Sized),
+    group: &GroupId,
+    number: u64,
+) -> Result<Option<u64>, StorageError> {
+    let found = snapshot.page(
+        MESSAGE_BY_GROUP,
+        group,
+        Some(&(*group, number)),
+        one(Order::Ascending),
+    )?;
+    Ok(found.rows.first().map(|((_, number), _)| *number))
+}
+
+/// Answers the last number below `number` in a group.
+pub(crate) fn last_below(
+    snapshot: &(impl Read + ?Sized),
+    group: &GroupId,
+    number: u64,
+) -> Result<Option<u64>, StorageError> {
+    let found = snapshot.page(
+        MESSAGE_BY_GROUP,
+        group,
+        Some(&(*group, number)),
+        one(Order::Descending),
+    )?;
+    Ok(found.rows.first().map(|((_, number), _)| *number))
+}
+
+/// Answers the next group that holds messages.
+pub(crate) fn group_after(
+    snapshot: &(impl Read + ?Sized),
+    after: Option<&GroupId>,
+) -> Result<Option<GroupId>, StorageError> {
+    let after = after.map(|group| (*group, u64::MAX));
+    let found = snapshot.page(
+        MESSAGE_BY_GROUP,
+        &All,
+        after.as_ref(),
+        one(Order::Ascending),
+    )?;
+    Ok(found.rows.first().map(|((group, _), _)| *group))
+}
+
+/// Answers D of a group; zero when it has none (STR-091).
+pub(crate) fn delivered(
+    snapshot: &(impl Read + ?Sized),
+    group: &GroupId,
+) -> Result<u64, StorageError> {
+    Ok(snapshot.row(DELIVERED, group)?.unwrap_or_default().number)
+}
+
+/// Moves D of a group; the caller has checked the lease in the same transaction.
+pub(crate) fn put_delivered(
+    txn: &mut WriteTxn<'_>,
+    group: &GroupId,
+    number: u64,
+) -> Result<(), StorageError> {
+    txn.put(DELIVERED, group, &stored::Delivered { number })
+}
+
+/// Reads the lease of the default consumer.
+pub(crate) fn lease(snapshot: &(impl Read + ?Sized)) -> Result<stored::Lease, StorageError> {
+    Ok(snapshot.row(LEASE, &())?.unwrap_or_default())
+}
+
+/// Writes the lease of the default consumer.
+pub(crate) fn put_lease(txn: &mut WriteTxn<'_>, lease: &stored::Lease) -> Result<(), StorageError> {
+    txn.put(LEASE, &(), lease)
+}
+
+fn page(order: Order) -> Page {
+    Page {
+        rows: MAX_LOCAL_READ_ROWS,
+        bytes: MAX_LOCAL_READ_BYTES,
+        order,
+    }
+}
+
+fn one(order: Order) -> Page {
+    Page {
+        rows: 1,
+        ..page(order)
+    }
 }
