@@ -104,6 +104,11 @@ impl MemoryDisk {
         self.shared.state.lock().unflushed.len()
     }
 
+    /// Counts the writers that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.shared.turn.lock().waiting.len()
+    }
+
     /// Loses power: of the commits since the last `Flushed` one only the first `keep` survive,
     /// and every open handle is dead. Answers how many commits were lost.
     pub fn lose_unflushed(&self, keep: usize) -> usize {

@@ -1,6 +1,6 @@
 //! Rules of receipt, processing, Welcomes and discovery.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use xmtp_proto::storage::v1::{KindBudget, TopicRecord};
@@ -89,7 +89,8 @@ fn topics(
         }
         Ok(())
     })?;
-    for topic in counted.keys().chain(by_topic.keys()) {
+    let both: BTreeSet<&Topic> = counted.keys().chain(by_topic.keys()).collect();
+    for topic in both {
         let said = counted.get(topic).copied().unwrap_or_default();
         let found = by_topic.get(topic).copied().unwrap_or_default();
         faults.expect(
