@@ -1,0 +1,134 @@
+//! What released clients recorded, through our own code, with the exact counts of the vectors'
+//! `README.md`.
+//!
+//! openmls reads the system's wall clock, so the suite runs in children of this test with a clock
+//! that stands still: one inside the recorded lifetimes, one before and one after them. The clock
+//! is a small C library built here and preloaded; without a C compiler the runs fail under `CI`
+//! and are skipped elsewhere.
+
+#[path = "vectors/mod.rs"]
+mod vectors;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use vectors::{Counts, Replay, recorded};
+use xmtp_mls::group::{ContextForm, GroupContext};
+
+/// 2026-11-30 12:00:00 UTC, inside the lifetime of every recorded key package.
+const INSIDE: &str = "1796040000";
+/// 2026-11-30 08:35:00 UTC, before the first of them begins.
+const BEFORE: &str = "1796027700";
+/// 2027-02-22 10:08:22 UTC, after the last of them has ended.
+const AFTER: &str = "1803290902";
+
+#[test]
+fn recorded_vectors_pass_with_a_clock_inside_the_lifetimes() {
+    run_with_clock("inside", INSIDE);
+}
+
+#[test]
+fn a_late_clock_blocks_exactly_the_commits_with_an_add() {
+    run_with_clock("late", AFTER);
+}
+
+#[test]
+fn an_early_clock_blocks_the_same_commits_as_not_yet_valid() {
+    run_with_clock("early", BEFORE);
+}
+
+#[test]
+fn recorded_contexts_parse() {
+    let contexts = recorded().contexts();
+    assert_eq!(contexts.len(), 24);
+    for (kind, extensions) in &contexts {
+        let context = GroupContext::read(extensions).unwrap();
+        assert_eq!(context.form, ContextForm::Extensions);
+        assert_eq!(context.conversation_type as i32, *kind);
+        assert_eq!(context.dm.is_some(), *kind == 2);
+        assert!(context.commit_log_seed().is_some());
+        assert!(context.members.contains_key(&context.creator));
+    }
+}
+
+#[test]
+#[ignore = "run by its parent with a fixed clock"]
+fn inside() {
+    let counts = Replay::new(recorded()).run();
+    assert_eq!(
+        counts,
+        Counts {
+            key_packages: 12,
+            welcomes_opened: 24,
+            joins: 16,
+            commits: 35,
+            own_removals: 2,
+            messages: 35,
+            distinct_commits: 23,
+            distinct_messages: 20,
+            observer_commits: 17,
+            observer_messages: 13,
+            transcripts: counts.transcripts,
+            expired: 0,
+            not_yet: 0,
+        }
+    );
+}
+
+#[test]
+#[ignore = "run by its parent with a fixed clock"]
+fn late() {
+    let counts = Replay::new(recorded()).run();
+    assert_eq!((counts.key_packages, counts.welcomes_opened, counts.joins), (0, 24, 16));
+    assert!(counts.expired > 0);
+    assert_eq!(counts.not_yet, 0);
+}
+
+#[test]
+#[ignore = "run by its parent with a fixed clock"]
+fn early() {
+    let counts = Replay::new(recorded()).run();
+    assert_eq!((counts.key_packages, counts.welcomes_opened, counts.joins), (0, 24, 16));
+    assert!(counts.not_yet > 0);
+    assert_eq!(counts.expired, 0);
+}
+
+/// Runs one ignored test of this executable under a clock.
+fn run_with_clock(test: &str, seconds: &str) {
+    let Some(library) = clock_library(test) else {
+        return;
+    };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env("LD_PRELOAD", &library)
+        .env("XMTP_TEST_CLOCK", seconds)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Builds the clock; `None` where there is no C compiler and nobody insists on one.
+fn clock_library(name: &str) -> Option<PathBuf> {
+    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libclock-{name}.so"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/clock.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let built = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(source)
+        .arg("-ldl")
+        .status();
+    if built.is_ok_and(|status| status.success()) {
+        return Some(library);
+    }
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    assert!(!is_ci, "a C compiler is needed for the fixed clock");
+    let skipped = format!("SKIPPED {name}: no C compiler for the fixed clock\n");
+    std::io::Write::write_all(&mut std::io::stderr(), skipped.as_bytes()).unwrap();
+    None
+}

@@ -1,0 +1,250 @@
+//! The recordings as they lie in the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use openmls::group::GroupContext as MlsContext;
+use openmls::prelude::{Extension, Extensions, KeyPackageBundle, UnknownExtension};
+use prost::Message;
+use serde_json::Value;
+use xmtp_proto::backend::v1::WelcomeMessage;
+use xmtp_proto::backend::v1::welcome_message::{V1, Version, WelcomePointer};
+
+/// The file, decoded.
+pub struct Recorded {
+    json: Value,
+}
+
+/// Reads the file once.
+pub fn recorded() -> &'static Recorded {
+    static RECORDED: OnceLock<Recorded> = OnceLock::new();
+    RECORDED.get_or_init(|| {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/vectors/observer-1.11/vectors.json"
+        );
+        let text = std::fs::read_to_string(path).unwrap();
+        Recorded {
+            json: serde_json::from_str(&text).unwrap(),
+        }
+    })
+}
+
+/// A key package with its private halves.
+pub struct KeyPackage {
+    pub installation: Vec<u8>,
+    pub inbox: String,
+    pub hash_ref: Vec<u8>,
+    pub tls: Vec<u8>,
+    pub init_private: Vec<u8>,
+    pub leaf_private: Vec<u8>,
+    pub xwing_seed: Vec<u8>,
+}
+
+/// A Welcome on the wire, with what the recorder saw in it.
+pub struct Welcome {
+    pub installation: Vec<u8>,
+    pub message: WelcomeMessage,
+    /// Absent for what lies behind a pointer.
+    pub inner: Option<Inner>,
+}
+
+/// What the recorder saw in a Welcome.
+pub struct Inner {
+    pub anchor: u64,
+    pub mls: Vec<u8>,
+    pub group: Vec<u8>,
+    pub epoch: u64,
+}
+
+/// A group message on the wire.
+#[derive(Clone)]
+pub struct GroupMessage {
+    pub sequence: u64,
+    pub server_ns: u64,
+    pub group: Vec<u8>,
+    pub data: Vec<u8>,
+    pub content_type: u64,
+}
+
+/// What a recorded client made of a message, or derived itself.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub client: String,
+    pub id: Vec<u8>,
+    pub is_application: bool,
+    pub sender: String,
+    pub key: String,
+    pub content: Vec<u8>,
+}
+
+fn hex(value: &Value) -> Vec<u8> {
+    hex::decode(value.as_str().unwrap()).unwrap()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+fn list<'a>(value: &'a Value) -> impl Iterator<Item = &'a Value> {
+    value.as_array().unwrap().iter()
+}
+
+impl Recorded {
+    pub fn key_packages(&self) -> Vec<KeyPackage> {
+        let privates: BTreeMap<_, _> = list(&self.json["key_package_privates"])
+            .map(|entry| (text(&entry["ref"]), entry))
+            .collect();
+        let packages = list(&self.json["key_packages"]).map(|entry| {
+            let private = privates[&text(&entry["ref"])];
+            KeyPackage {
+                installation: hex(&entry["installation"]),
+                inbox: text(&entry["inbox_id"]),
+                hash_ref: hex(&entry["ref"]),
+                tls: hex(&entry["tls"]),
+                init_private: hex(&private["init_private"]),
+                leaf_private: hex(&private["leaf_encryption_private"]),
+                xwing_seed: hex(&private["xwing_seed"]),
+            }
+        });
+        packages.collect()
+    }
+
+    /// Client names by installation.
+    pub fn clients(&self) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
+        let clients = list(&self.json["installation_keys"]).map(|entry| {
+            let seed = hex(&entry["installation_ed25519_seed"]);
+            (hex(&entry["installation_public"]), (text(&entry["client"]), seed))
+        });
+        clients.collect()
+    }
+
+    pub fn welcomes(&self) -> Vec<Welcome> {
+        let welcomes = list(&self.json["welcomes"]).map(|entry| {
+            let is_pointer = entry["kind"] == "pointer";
+            let inner = entry.get("mls_welcome").map(|mls| Inner {
+                anchor: entry["message_cursor"].as_u64().unwrap(),
+                mls: hex(mls),
+                group: hex(&entry["group_id"]),
+                epoch: entry["epoch"].as_u64().unwrap(),
+            });
+            Welcome {
+                installation: hex(&entry["installation_key"]),
+                message: renumbered(&hex(&entry["bytes"]), is_pointer),
+                inner,
+            }
+        });
+        welcomes.collect()
+    }
+
+    pub fn messages(&self) -> Vec<GroupMessage> {
+        let messages = list(&self.json["group_messages"]).map(|entry| GroupMessage {
+            sequence: entry["sequence_id"].as_u64().unwrap(),
+            server_ns: entry["created_ns"].as_u64().unwrap(),
+            group: hex(&entry["group_id"]),
+            data: hex(&entry["data"]),
+            content_type: entry["content_type"].as_u64().unwrap(),
+        });
+        let mut messages: Vec<_> = messages.collect();
+        messages.sort_by_key(|message| message.sequence);
+        messages
+    }
+
+    /// What clients saw, by group and sequence id.
+    pub fn seen(&self) -> BTreeMap<(Vec<u8>, u64), Vec<Seen>> {
+        let mut seen: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for entry in list(&self.json["oracle"]["messages"]) {
+            let at = (hex(&entry["group_id"]), entry["sequence_id"].as_u64().unwrap());
+            seen.entry(at).or_default().push(Seen {
+                client: text(&entry["client"]),
+                id: hex(&entry["id"]),
+                is_application: entry["kind"] == 1,
+                sender: text(&entry["sender"]),
+                key: text(&entry["idempotency_key"]),
+                content: hex(&entry["content"]),
+            });
+        }
+        seen
+    }
+
+    /// Authenticators that clients reached, by group and commit; 0 is creation or join.
+    pub fn authenticators(&self) -> BTreeMap<(Vec<u8>, u64), BTreeSet<(u64, Vec<u8>)>> {
+        let mut reached: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for entry in list(&self.json["oracle"]["epochs"]) {
+            if entry["result"] != 1 {
+                continue;
+            }
+            let at = (hex(&entry["group_id"]), entry["commit_sequence_id"].as_u64().unwrap());
+            let epoch = entry["epoch"].as_u64().unwrap();
+            reached.entry(at).or_default().insert((epoch, hex(&entry["authenticator"])));
+        }
+        reached
+    }
+
+    /// Context extensions at Welcome epochs, with the conversation type.
+    pub fn contexts(&self) -> Vec<(i32, Extensions<MlsContext>)> {
+        let contexts = list(&self.json["group_contexts"]).map(|entry| {
+            let extensions = entry["extensions"].as_object().unwrap().iter();
+            let extensions = extensions.filter_map(|(kind, bytes)| {
+                let kind = u16::from_str_radix(kind.trim_start_matches("0x"), 16).unwrap();
+                (kind >= 0xf000).then(|| Extension::Unknown(kind, UnknownExtension(hex(bytes))))
+            });
+            let kind = i32::try_from(entry["type"].as_i64().unwrap()).unwrap();
+            (kind, Extensions::from_vec(extensions.collect()).unwrap())
+        });
+        contexts.collect()
+    }
+}
+
+/// The older interface has the metadata of a Welcome at field 7; our wire has it at 5.
+#[derive(Clone, PartialEq, Message)]
+struct OlderV1 {
+    #[prost(bytes = "bytes", tag = "1")]
+    installation_key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    data: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    hpke_public_key: Bytes,
+    #[prost(int32, tag = "4")]
+    wrapper_algorithm: i32,
+    #[prost(bytes = "bytes", tag = "7")]
+    welcome_metadata: Bytes,
+}
+
+fn renumbered(bytes: &[u8], is_pointer: bool) -> WelcomeMessage {
+    let version = if is_pointer {
+        Version::WelcomePointer(WelcomePointer::decode(bytes).unwrap())
+    } else {
+        let older = OlderV1::decode(bytes).unwrap();
+        Version::V1(V1 {
+            installation_key: older.installation_key,
+            data: older.data,
+            hpke_public_key: older.hpke_public_key,
+            wrapper_algorithm: older.wrapper_algorithm,
+            welcome_metadata: older.welcome_metadata,
+        })
+    };
+    WelcomeMessage {
+        version: Some(version),
+    }
+}
+
+impl KeyPackage {
+    /// Makes openmls's bundle, which has no public constructor, through its serde form. The form
+    /// of a received package is that of a checked one, so no clock is asked.
+    pub fn bundle(&self) -> KeyPackageBundle {
+        use openmls::prelude::{HpkePrivateKey, KeyPackageIn};
+        use tls_codec::DeserializeBytes;
+        let package = KeyPackageIn::tls_deserialize_exact_bytes(&self.tls).unwrap();
+        let private = |bytes: &[u8]| {
+            serde_json::to_value(HpkePrivateKey::from(bytes.to_vec())).unwrap()
+        };
+        let bundle = serde_json::json!({
+            "key_package": serde_json::to_value(package).unwrap(),
+            "private_init_key": private(&self.init_private),
+            "private_encryption_key": { "key": private(&self.leaf_private) },
+        });
+        serde_json::from_value(bundle).unwrap()
+    }
+}
