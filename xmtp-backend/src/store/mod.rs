@@ -9,6 +9,8 @@ use std::fmt;
 use async_trait::async_trait;
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
 
+#[cfg(test)]
+mod conformance;
 mod decide;
 mod feed;
 mod memory;
