@@ -12,6 +12,7 @@ use xmtp_core::storage::{
 };
 use xmtp_core::testing::faulty::{Faulty, Side};
 use xmtp_core::testing::memory::MemoryDisk;
+use xmtp_core::testing::mock::{MockSnapshot, MockStorage, MockWriter};
 use xmtp_proto::storage::v1::{PendingEnvelope, TopicRecord};
 use xmtp_proto::{GroupId, SequenceId, Topic};
 
@@ -213,4 +214,33 @@ fn without_a_plan_nothing_fails() {
     faulty.crash();
     assert_eq!(faulty.version(), Err(StorageError::Closed));
     assert!(format!("{faulty:?}").starts_with("Faulty("));
+}
+
+/// The mocks stand in for each part of the seam: the facade asks for a writer before anything
+/// else, and a commit that fails is told.
+#[test]
+fn mocks_stand_in_for_an_engine() {
+    let disk = MemoryDisk::new();
+    let engine = disk.open();
+    let mut storage = MockStorage::new();
+    let capability = engine.capability();
+    storage.expect_capability().return_const(capability);
+    storage.expect_open_tables().times(2).returning(|_| Ok(()));
+    storage.expect_snapshot().times(1).returning(|| {
+        let mut snapshot = MockSnapshot::new();
+        snapshot.expect_get().times(1).returning(|_, _| Ok(None));
+        Ok(Box::new(snapshot))
+    });
+    storage.expect_writer().times(1).returning(|_, durability| {
+        assert_eq!(durability, Durability::Flushed);
+        let mut writer = MockWriter::new();
+        writer.expect_get().returning(|_, _| Ok(None));
+        writer.expect_commit().times(1).returning(|batch| {
+            assert!(batch.tables.contains_key(&schema::DATABASE.info.id));
+            Err(StorageError::Full)
+        });
+        Ok(Box::new(writer))
+    });
+    let refused = open(Arc::new(storage)).map(drop);
+    assert_eq!(refused, Err(StorageError::Full.into()));
 }

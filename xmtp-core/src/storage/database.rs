@@ -33,6 +33,23 @@ thread_local! {
 
 /// An open database; cheap to clone.
 ///
+/// ```
+/// # use std::sync::Arc;
+/// # use xmtp_core::runtime::SimulatedRuntime;
+/// # use xmtp_core::storage::{Database, Durability, Read, StorageError, schema};
+/// # use xmtp_core::testing::memory::MemoryStorage;
+/// # use xmtp_proto::storage::v1::Lease;
+/// # let runtime = Arc::new(SimulatedRuntime::new(1));
+/// let database = Database::open(MemoryStorage::new(), runtime)?;
+/// database.write::<_, StorageError>(Durability::Ordered, |txn| {
+///     let generation = txn.row(schema::LEASE, &())?.unwrap_or_default().generation + 1;
+///     txn.put(schema::LEASE, &(), &Lease { generation, ..Lease::default() })
+/// })?;
+/// let lease = database.read::<_, StorageError>(|snapshot| snapshot.row(schema::LEASE, &()))?;
+/// assert_eq!(lease.expect("written").generation, 1);
+/// # Ok::<_, xmtp_core::storage::OpenError>(())
+/// ```
+///
 /// The closures of reads and writes are synchronous, so none of them can wait for anything but
 /// the disk (STR-071):
 ///
