@@ -23,8 +23,10 @@ pub(crate) fn create(path: &Path, key: Option<&DatabaseKey>, wait: Wait) -> Resu
     let turn_file = turn::path(path);
     let found_turn = turn_file.exists();
     let turn = Turn::open(path).map_err(|error| io_error("create the turn file", &error))?;
-    if !turn.wait(wait)? {
-        return Err(OpenError::InUse);
+    while !turn.take()? {
+        if !wait.pause() {
+            return Err(OpenError::InUse);
+        }
     }
     if path.exists() {
         return Ok(());

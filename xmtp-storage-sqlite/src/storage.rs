@@ -20,7 +20,7 @@ use crate::options::SqliteOptions;
 use crate::registry::Lease;
 use crate::slot::Slot;
 use crate::snapshot::{Readers, SqliteSnapshot};
-use crate::turn::{Turn, sibling};
+use crate::turn::{ASIDE, Turn, sibling};
 use crate::wait::Wait;
 use crate::writer::{Desk, SqliteWriter, begin};
 
@@ -29,7 +29,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The log may grow to this many times its checkpoint size before commits insist on emptying it.
 const LOG_EXCESS: u64 = 4;
 /// How long one commit waits for readers to leave an overfull log.
-const LOG_PATIENCE: Duration = Duration::from_millis(20);
+const LOG_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A database in one SQLite file, whole-file encrypted when it has a key.
 ///
@@ -39,8 +39,8 @@ const LOG_PATIENCE: Duration = Duration::from_millis(20);
 pub struct SqliteStorage {
     encryption: Encryption,
     log: PathBuf,
-    /// The log's size from which a commit insists on emptying it.
-    log_limit: u64,
+    /// The log's size at which it is moved into the file.
+    log_bytes: u64,
     closed: AtomicBool,
     tables: RwLock<Arc<Tables>>,
     desk: FairMutex<Desk>,
@@ -76,7 +76,7 @@ impl SqliteStorage {
         Self {
             encryption,
             log: sibling(&opened.path, "-wal"),
-            log_limit: LOG_EXCESS * log_bytes(opened.checkpoint_pages),
+            log_bytes: log_bytes(opened.checkpoint_pages),
             closed: AtomicBool::new(false),
             tables: RwLock::default(),
             desk: FairMutex::new(Desk::new()),
@@ -94,23 +94,30 @@ impl SqliteStorage {
 
     /// Empties a log that grew past its bound because readers kept it from being reset.
     ///
-    /// The size of the file is the fill that counts: a reset cuts it to the limit.
-    pub(crate) fn bound_log(&self) {
+    /// The size of the file is the fill that counts: a reset cuts it to the limit. While readers
+    /// stay, the next attempt comes when the log has grown by its checkpoint size again.
+    pub(crate) fn bound_log(&self, desk: &mut Desk) {
         let size = std::fs::metadata(&self.log).map_or(0, |log| log.len());
-        if size <= self.log_limit {
+        if size <= LOG_EXCESS * self.log_bytes {
+            desk.log_tried = 0;
             return;
         }
-        let emptied = self.writer.with(|connection| {
-            let empty = || {
-                connection.busy_timeout(LOG_PATIENCE)?;
-                let done = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-                connection.busy_timeout(Duration::ZERO)?;
-                done
-            };
-            empty().map_err(|error| fault::storage("empty the log", &error))
-        });
-        if let Err(error) = emptied {
-            tracing::warn!(%error, "the log was not emptied; the next commit tries again");
+        if size < desk.log_tried + self.log_bytes {
+            return;
+        }
+        let wait = Wait::start(LOG_PATIENCE);
+        loop {
+            match self.writer.with(empty_log) {
+                Ok(false) if wait.pause() => {}
+                Ok(emptied) => {
+                    desk.log_tried = if emptied { 0 } else { size };
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the log was not emptied; a later commit tries again");
+                    return;
+                }
+            }
         }
     }
 
@@ -138,20 +145,39 @@ impl SqliteStorage {
         };
         self.writer
             .with(|connection| desk.set(connection, durability))?;
-        while !self.turn(Turn::take)? {
-            pause(wait)?;
+        self.step_aside(&desk, wait)?;
+        if !self.writer.with(begin)? {
+            self.begin_among_others(wait)?;
         }
-        let begun = self.begin_in_turn(wait);
-        self.turn(Turn::pass)?;
-        begun?;
         Ok(SqliteWriter::new(self, tables, desk))
     }
 
-    fn begin_in_turn(&self, wait: Wait) -> Result<(), StorageError> {
-        while !self.writer.with(begin)? {
-            pause(wait)?;
-        }
+    /// Lets another process go first when this one has committed last.
+    fn step_aside(&self, desk: &Desk, wait: Wait) -> Result<(), StorageError> {
+        let aside = Wait::start(ASIDE.min(wait.left()));
+        while self.writer.with(|connection| desk.was_last(connection))?
+            && self.turn(Turn::is_awaited)?
+            && aside.pause()
+        {}
         Ok(())
+    }
+
+    fn begin_among_others(&self, wait: Wait) -> Result<(), StorageError> {
+        let mut joined = self.turn(Turn::join)?;
+        let begun = loop {
+            match self.writer.with(begin) {
+                Ok(false) => {}
+                done => break done.map(drop),
+            }
+            if !wait.pause() {
+                break Err(busy(wait));
+            }
+            if !joined {
+                joined = self.turn(Turn::join)?;
+            }
+        };
+        self.turn(Turn::leave)?;
+        begun
     }
 
     fn turn<T>(
@@ -209,7 +235,7 @@ impl Storage for SqliteStorage {
         })?;
         if missing {
             let writer = self.begin_write(Wait::start(CALL_PATIENCE), Durability::Flushed)?;
-            writer.finish(|connection| {
+            writer.finish(|connection, _| {
                 for table in self.missing(&wanted, connection)? {
                     let created = connection.execute_batch(&table.create);
                     created.map_err(|error| fault::storage("create a table", &error))?;
@@ -276,7 +302,8 @@ impl Drop for SqliteStorage {
     }
 }
 
-fn data_version(connection: &Connection) -> Result<Option<u64>, StorageError> {
+/// Reads the version; `None` when a lock is in the way.
+pub(crate) fn data_version(connection: &Connection) -> Result<Option<u64>, StorageError> {
     let ask = || {
         let mut statement = connection.prepare_cached("PRAGMA data_version")?;
         statement.query_row([], |row| row.get::<_, i64>(0))
@@ -285,6 +312,17 @@ fn data_version(connection: &Connection) -> Result<Option<u64>, StorageError> {
         Ok(version) => Ok(Some(version.cast_unsigned())),
         Err(error) if fault::is_busy(&error) => Ok(None),
         Err(error) => Err(fault::storage("read the version", &error)),
+    }
+}
+
+/// Moves the log into the file and cuts it to nothing; false while readers need it.
+fn empty_log(connection: &Connection) -> Result<bool, StorageError> {
+    let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+    let kept = connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    match kept {
+        Ok(kept) => Ok(kept == 0),
+        Err(error) if fault::is_busy(&error) => Ok(false),
+        Err(error) => Err(fault::storage("empty the log", &error)),
     }
 }
 

@@ -1,19 +1,23 @@
 //! Whose turn it is among processes: an advisory lock beside the database.
 //!
 //! The write lock of SQLite goes to whoever asks at the right moment, so a process that commits
-//! back to back wins over one that polls. A writer therefore first locks `<database>.turn` and
-//! keeps that lock only until it has the write lock: the process that has just committed meets
-//! the one that waits at the turn, and lets it pass. The operating system drops the lock of a
-//! process that dies, and the file holds nothing.
+//! back to back wins over those that poll. Waiting processes therefore hold `<database>.turn`
+//! shared while they ask for the write lock, and the process that has committed last steps aside
+//! while that lock shows that another waits. The file holds nothing; the operating system drops
+//! the locks of a process that dies, and one that is stopped while it waits costs the others at
+//! most [`ASIDE`] a commit.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use xmtp_core::storage::StorageError;
 
 use crate::fault;
-use crate::wait::Wait;
+
+/// How long a process steps aside at most for one that waits.
+pub(crate) const ASIDE: Duration = Duration::from_millis(20);
 
 /// The lock file of one instance.
 #[derive(Debug)]
@@ -27,29 +31,37 @@ impl Turn {
         options.open(path(database)).map(Self)
     }
 
-    /// Takes the turn; false when another process has it.
+    /// Takes the file for itself; false while anyone waits.
     pub(crate) fn take(&self) -> Result<bool, StorageError> {
-        match self.0.try_lock() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(fault::file("take a turn", &error)),
-        }
+        locked(self.0.try_lock())
     }
 
-    /// Waits for the turn; false when the patience ended.
-    pub(crate) fn wait(&self, wait: Wait) -> Result<bool, StorageError> {
-        while !self.take()? {
-            if !wait.pause() {
-                return Ok(false);
-            }
+    /// Tells whether anyone else waits.
+    pub(crate) fn is_awaited(&self) -> Result<bool, StorageError> {
+        let free = self.take()?;
+        if free {
+            self.leave()?;
         }
-        Ok(true)
+        Ok(!free)
     }
 
-    /// Passes the turn on.
-    pub(crate) fn pass(&self) -> Result<(), StorageError> {
-        let passed = self.0.unlock();
-        passed.map_err(|error| fault::file("pass a turn", &error))
+    /// Shows that this instance waits; false, for an instant, while another process looks.
+    pub(crate) fn join(&self) -> Result<bool, StorageError> {
+        locked(self.0.try_lock_shared())
+    }
+
+    /// Gives up what [`Turn::take`] or [`Turn::join`] took.
+    pub(crate) fn leave(&self) -> Result<(), StorageError> {
+        let left = self.0.unlock();
+        left.map_err(|error| fault::file("unlock the turn file", &error))
+    }
+}
+
+fn locked(result: Result<(), TryLockError>) -> Result<bool, StorageError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(fault::file("lock the turn file", &error)),
     }
 }
 

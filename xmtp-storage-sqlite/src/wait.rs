@@ -32,6 +32,11 @@ impl Wait {
         self.end
     }
 
+    /// Answers how much of the patience is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
     /// Answers how long the wait has lasted, in milliseconds.
     pub(crate) fn waited_ms(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)

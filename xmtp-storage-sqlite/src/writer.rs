@@ -11,7 +11,7 @@ use xmtp_core::storage::{
 
 use crate::layout::{Span, Statements, Tables, find, number};
 use crate::snapshot::roll_back;
-use crate::storage::SqliteStorage;
+use crate::storage::{SqliteStorage, data_version};
 use crate::{fault, read};
 
 /// What the writers of one instance hand on to each other.
@@ -19,11 +19,28 @@ use crate::{fault, read};
 pub(crate) struct Desk {
     /// The level the connection has; a switch costs a statement, so it is made only on change.
     durability: Option<Durability>,
+    /// The version after this instance's last commit.
+    last: Option<u64>,
+    /// The log's size when readers last kept it from being emptied; zero otherwise.
+    pub(crate) log_tried: u64,
 }
 
 impl Desk {
     pub(crate) fn new() -> Self {
-        Self { durability: None }
+        Self {
+            durability: None,
+            last: None,
+            log_tried: 0,
+        }
+    }
+
+    /// Tells whether nobody has committed since this instance did. On the connection that writes,
+    /// the version moves only with the commits of others.
+    pub(crate) fn was_last(&self, connection: &Connection) -> Result<bool, StorageError> {
+        match self.last {
+            None => Ok(false),
+            last => Ok(data_version(connection)? == last),
+        }
     }
 
     /// Sets what the next commit survives. SQLite refuses it inside a transaction.
@@ -65,7 +82,7 @@ pub(crate) struct SqliteWriter<'s> {
     storage: &'s SqliteStorage,
     tables: Arc<Tables>,
     /// Held for the life of the writer; given on to the thread that waited longest.
-    _desk: FairMutexGuard<'s, Desk>,
+    desk: FairMutexGuard<'s, Desk>,
 }
 
 impl<'s> SqliteWriter<'s> {
@@ -78,22 +95,29 @@ impl<'s> SqliteWriter<'s> {
         Self {
             storage,
             tables,
-            _desk: desk,
+            desk,
         }
     }
 
     /// Runs statements in the transaction, and commits it.
     pub(crate) fn finish(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<(), StorageError>,
+        mut self,
+        change: impl FnOnce(&Connection, &Tables) -> Result<(), StorageError>,
     ) -> Result<(), StorageError> {
-        self.storage.write_slot().with(|connection| {
-            let done = change(connection).and_then(|()| commit(connection));
+        let (tables, slot) = (self.tables.clone(), self.storage.write_slot());
+        slot.with(|connection| {
+            let done = change(connection, &tables).and_then(|()| commit(connection));
             if done.is_err() {
                 roll_back(connection)?;
+                return done;
             }
-            done
-        })
+            // The commit stands whatever this says: without it, the next writer does not step
+            // aside.
+            self.desk.last = data_version(connection).unwrap_or_default();
+            Ok(())
+        })?;
+        self.storage.bound_log(&mut self.desk);
+        Ok(())
     }
 }
 
@@ -123,9 +147,7 @@ impl Snapshot for SqliteWriter<'_> {
 
 impl Writer for SqliteWriter<'_> {
     fn commit(self: Box<Self>, batch: &WriteBatch) -> Result<(), StorageError> {
-        self.finish(|connection| apply(connection, &self.tables, batch))?;
-        self.storage.bound_log();
-        Ok(())
+        self.finish(|connection, tables| apply(connection, tables, batch))
     }
 }
 

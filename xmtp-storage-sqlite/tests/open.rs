@@ -262,8 +262,10 @@ fn a_second_open_in_this_process_is_checked_against_the_first() {
     }
 }
 
+type Damage = fn(&mut [u8]);
+
 /// What may happen to a first page.
-fn damages() -> [(&'static str, fn(&mut [u8])); 5] {
+fn damages() -> [(&'static str, Damage); 5] {
     [
         ("zeros", |page| page.fill(0)),
         ("noise", noise),
