@@ -253,10 +253,9 @@ impl Boundary {
             let selection = selections.borrow_and_update().clone();
             core.follow(&selection);
             let heads = core.heads();
-            if core.is_acking || !heads.is_empty() {
-                if let Some(handoff) = self.step(core, &selection, heads).await? {
-                    return Ok(Next::Handoff(handoff));
-                }
+            let has_work = core.is_acking || !heads.is_empty();
+            if has_work && let Some(handoff) = self.step(core, &selection, heads).await? {
+                return Ok(Next::Handoff(handoff));
             }
             let now = *self.control.borrow();
             if now.is_ending {

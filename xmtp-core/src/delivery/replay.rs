@@ -110,7 +110,7 @@ impl Reader {
             for (at, candidate) in heads.iter().enumerate() {
                 if let Judgement::Deliver(message) = judge(snapshot, candidate, &selection, now_ns)?
                 {
-                    let message = Message::new(id, candidate.number, message)?;
+                    let message = Message::new(id, candidate.number, *message)?;
                     return Ok((at + 1, Some(message)));
                 }
             }

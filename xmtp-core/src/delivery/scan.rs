@@ -205,7 +205,7 @@ pub(super) enum Judgement {
     /// In scope, and excluded by the filter.
     Excluded,
     /// To be handed over.
-    Deliver(stored::StoredMessage),
+    Deliver(Box<stored::StoredMessage>),
 }
 
 /// Judges a candidate at hand-off (STR-093, STR-103).
@@ -221,7 +221,7 @@ pub(super) fn judge(
     match store::message(snapshot, candidate.number)? {
         Some(message) if is_eligible(&message, now_ns) => {
             match selection.filter.admits(snapshot, &candidate.group)? {
-                true => Ok(Judgement::Deliver(message)),
+                true => Ok(Judgement::Deliver(Box::new(message))),
                 false => Ok(Judgement::Excluded),
             }
         }

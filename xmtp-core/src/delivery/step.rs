@@ -84,7 +84,7 @@ impl Step {
                 Judgement::Skip => {}
                 Judgement::Excluded => advance(txn, candidate)?,
                 Judgement::Deliver(message) => {
-                    let message = Message::new(id, candidate.number, message)?;
+                    let message = Message::new(id, candidate.number, *message)?;
                     return Ok(Stepped {
                         consumed: at + 1,
                         item: Some((*candidate, message)),
