@@ -99,6 +99,14 @@ pub fn attempt(
     Ok(WelcomeOutcome::Kept)
 }
 
+/// Tells whether a received Welcome is unresolved: its private keys are still needed (STR-081).
+pub fn has_unresolved(
+    snapshot: &(impl crate::storage::Read + ?Sized),
+    topic: &Topic,
+) -> Result<bool, StorageError> {
+    Ok(receipt::store::topic(snapshot, topic)?.pending_rows > 0)
+}
+
 /// Completes a Welcome whose dependency will never be there.
 pub(crate) fn reject(
     txn: &mut WriteTxn<'_>,
