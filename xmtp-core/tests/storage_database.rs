@@ -207,6 +207,23 @@ fn bounds_are_kept() {
     assert_eq!(get(&database, 3), Some(vec![1]));
 }
 
+/// Rows go from one database to another inside a read; a write to the database that is being read
+/// could wait for ever, and is a defect.
+#[test]
+fn a_read_may_feed_another_database() {
+    let (from, to) = (open(MemoryStorage::new()), open(MemoryStorage::new()));
+    write(&from, |txn| txn.put(ROWS, &1, &raw(1))).expect("write");
+    let copied = from.read(|snapshot| {
+        let row = snapshot.row(ROWS, &1)?.expect("written");
+        write(&to, |txn| txn.put(ROWS, &1, &row))
+    });
+    assert_eq!((copied, get(&to, 1)), (Ok(()), Some(vec![1])));
+    let inside = || from.read(|_| write(&from, |txn| txn.put(ROWS, &2, &raw(1))));
+    let outcome = catch_unwind(AssertUnwindSafe(inside));
+    assert_eq!(outcome.is_err(), cfg!(debug_assertions));
+    write(&from, |txn| txn.put(ROWS, &3, &raw(3))).expect("the next write");
+}
+
 /// Time stands still within a transaction.
 #[test]
 fn now_is_fixed() {

@@ -1,7 +1,7 @@
 //! The facade over an engine: typed transactions, queues, durable counters and commit wakes.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 const READ_JOBS: usize = 8;
 
 thread_local! {
-    /// Reads under way on this thread. An engine may make a commit wait for them.
-    static OPEN_READS: Cell<u32> = const { Cell::new(0) };
+    /// The databases that this thread is reading. An engine may make a commit wait for a read.
+    static READING: RefCell<Vec<*const Inner>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An open database; cheap to clone.
@@ -298,7 +298,7 @@ impl Inner {
         f: impl FnOnce(&dyn Snapshot) -> Result<T, E>,
     ) -> Result<T, E> {
         let _running = self.enter()?;
-        let _reading = OpenRead::begin();
+        let _reading = Reading::begin(self);
         let snapshot = self.storage.snapshot()?;
         f(&*snapshot)
     }
@@ -309,7 +309,10 @@ impl Inner {
         durability: Durability,
         f: impl FnOnce(&mut WriteTxn<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        debug_assert_eq!(OPEN_READS.get(), 0, "a write inside the closure of a read");
+        debug_assert!(
+            !Reading::is_under_way(self),
+            "a write inside the closure of a read of the same database"
+        );
         let _running = self.enter()?;
         let writer = self.writer(patience, durability)?;
         let mut txn = WriteTxn::new(&*writer, self.runtime.clone(), self.max_value_bytes);
@@ -391,17 +394,27 @@ fn busy() -> StorageError {
     }
 }
 
-struct OpenRead;
+struct Reading(*const Inner);
 
-impl OpenRead {
-    fn begin() -> Self {
-        OPEN_READS.set(OPEN_READS.get() + 1);
-        Self
+impl Reading {
+    fn begin(database: &Inner) -> Self {
+        let database: *const Inner = database;
+        READING.with_borrow_mut(|reading| reading.push(database));
+        Self(database)
+    }
+
+    fn is_under_way(database: &Inner) -> bool {
+        let database: *const Inner = database;
+        READING.with_borrow(|reading| reading.contains(&database))
     }
 }
 
-impl Drop for OpenRead {
+impl Drop for Reading {
     fn drop(&mut self) {
-        OPEN_READS.set(OPEN_READS.get() - 1);
+        READING.with_borrow_mut(|reading| {
+            if let Some(at) = reading.iter().rposition(|other| *other == self.0) {
+                reading.swap_remove(at);
+            }
+        });
     }
 }
