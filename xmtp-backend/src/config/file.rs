@@ -284,7 +284,7 @@ fn field_at(text: &str, offset: usize) -> String {
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     let line = text[start..].lines().next().unwrap_or("");
     let is_header = |line: &&str| line.starts_with('[');
-    let section = before.lines().map(str::trim).filter(is_header).next_back();
+    let section = before.lines().map(str::trim).rfind(is_header);
     let section = section.unwrap_or("").trim_matches(['[', ']']);
     match line.split_once('=') {
         Some((key, _)) if section.is_empty() => key.trim().to_owned(),

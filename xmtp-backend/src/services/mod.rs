@@ -93,6 +93,18 @@ impl Services {
         self.inner.store.close().await;
     }
 
+    /// Closes the store under a running server.
+    #[cfg(test)]
+    pub(crate) async fn close_store(&self) {
+        self.inner.store.close().await;
+    }
+
+    /// Counts the topics of all streams.
+    #[cfg(test)]
+    pub(crate) fn registrations(&self) -> usize {
+        self.inner.engine.registrations()
+    }
+
     /// Lets a call begin, or fails it.
     async fn begin(&self, call: Call) -> Result<(), Status> {
         if self.inner.engine.is_shut_down() {

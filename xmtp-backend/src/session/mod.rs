@@ -18,6 +18,10 @@ mod update;
 
 #[cfg(test)]
 pub(crate) mod fixture;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

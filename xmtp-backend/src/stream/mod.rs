@@ -116,6 +116,12 @@ impl Engine {
         *self.shared.gate.borrow() == Gate::ShutDown
     }
 
+    /// Counts the topics of all streams.
+    #[cfg(test)]
+    pub(crate) fn registrations(&self) -> usize {
+        self.shared.registry.len()
+    }
+
     /// Waits until the store can no longer say what becomes visible.
     pub(crate) async fn failed(&self) {
         let mut gate = self.shared.gate.subscribe();

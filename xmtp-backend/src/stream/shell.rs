@@ -369,3 +369,105 @@ fn wire_frame(frame: Frame) -> Result<SubscribeResponse, Status> {
         response: Some(response),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+    use tonic::Code;
+    use xmtp_proto::backend::v1::PublishRequest;
+
+    use super::*;
+    use crate::services::Services;
+    use crate::session::fixture::{group, update};
+    use crate::{Backend, Config};
+
+    const PATIENCE: Tick = Tick::from_secs(20);
+
+    async fn services() -> Services {
+        Backend::services(&Config::ephemeral("org.example.test"))
+            .await
+            .expect("it starts")
+    }
+
+    /// Opens a stream with one topic and returns its two ends.
+    async fn registered(
+        services: &Services,
+    ) -> (
+        mpsc::UnboundedSender<Result<SubscribeRequest, Status>>,
+        Frames,
+    ) {
+        let (send, mut receive) = mpsc::unbounded_channel();
+        send.send(Ok(update(1, &[(group(1), 0)], &[])))
+            .expect("it is read");
+        let requests = stream::poll_fn(move |cx| receive.poll_recv(cx));
+        let mut frames = services.subscribe(requests).await.expect("it opens");
+        for _ in 0..2 {
+            frames.next().await.expect("no end").expect("no failure");
+        }
+        assert_eq!(services.registrations(), 1);
+        (send, frames)
+    }
+
+    /// Waits until no stream has a topic; it can only fail the test.
+    async fn nothing_registered(services: &Services) {
+        let gone = async {
+            while services.registrations() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, gone)
+            .await
+            .expect("the topics are let go");
+    }
+
+    /// covers: STR-035
+    #[tokio::test]
+    async fn every_end_lets_go_of_the_topics() {
+        let services = services().await;
+        let (_send, frames) = registered(&services).await;
+        drop(frames);
+        nothing_registered(&services).await;
+
+        let (send, mut frames) = registered(&services).await;
+        drop(send);
+        assert!(
+            frames.next().await.is_none(),
+            "a half-close ends it cleanly"
+        );
+        nothing_registered(&services).await;
+
+        let (send, mut frames) = registered(&services).await;
+        send.send(Ok(update(1, &[], &[]))).expect("it is read");
+        let failure = frames.next().await.expect("no end").expect_err("a failure");
+        assert_eq!(failure.code(), Code::InvalidArgument);
+        assert!(frames.next().await.is_none());
+        nothing_registered(&services).await;
+    }
+
+    /// covers: STR-035
+    #[tokio::test]
+    async fn a_store_that_tells_no_more_ends_streams_as_unavailable() {
+        let services = services().await;
+        let (_send, mut frames) = registered(&services).await;
+        services.close_store().await;
+        let failure = frames.next().await.expect("no end").expect_err("a failure");
+        assert_eq!(failure.code(), Code::Unavailable);
+        timeout(PATIENCE, services.failed())
+            .await
+            .expect("the server knows");
+        nothing_registered(&services).await;
+        let late = services
+            .subscribe(stream::pending())
+            .await
+            .expect_err("no stream");
+        assert_eq!(late.code(), Code::Unavailable);
+        let late = services
+            .publish(PublishRequest {
+                envelopes: vec![Default::default()],
+            })
+            .await;
+        assert!(late.is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! The program: it starts from a file, tells why it does not, survives a kill, and stops on a signal.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use common::*;
+use tonic::transport::Endpoint;
+use xmtp_proto::backend::v1::PublishRequest;
+use xmtp_proto::backend::v1::publish_service_client::PublishServiceClient;
+
+fn program(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
+    command.arg("--config").arg(config);
+    command
+}
+
+fn write_config(folder: &Path, more: &str) -> PathBuf {
+    let path = folder.join("backend.toml");
+    let database = folder.join("backend.db3");
+    let text = format!(
+        "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n\
+         max_drain_duration_ms = 300\n\
+         [database]\nurl = \"sqlite:{}\"\n{more}",
+        database.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A running program and its log.
+struct Process {
+    child: Child,
+    log: BufReader<ChildStdout>,
+    endpoint: String,
+}
+
+impl Process {
+    fn start(config: &Path) -> Self {
+        let mut child = program(config).stdout(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stdout.take().unwrap());
+        let endpoint = loop {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the program ended");
+            if let Some((_, rest)) = line.split_once("127.0.0.1:") {
+                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                break format!("http://127.0.0.1:{}", &rest[..digits]);
+            }
+        };
+        Self {
+            child,
+            log,
+            endpoint,
+        }
+    }
+
+    async fn publish(&self, text: &str) -> u64 {
+        let endpoint = Endpoint::from_shared(self.endpoint.clone()).unwrap();
+        let mut client = PublishServiceClient::new(endpoint.connect().await.unwrap());
+        let request = PublishRequest {
+            envelopes: vec![message(1, text)],
+        };
+        let response = client.publish(request).await.unwrap().into_inner();
+        sequence_id(&response.envelope_metas[0])
+    }
+}
+
+fn failed(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn an_acknowledged_publish_survives_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write_config(folder.path(), "");
+    for round in 0..3 {
+        let mut process = Process::start(&config);
+        for number in 0..=round {
+            let expected = number + 1;
+            assert_eq!(process.publish(&number.to_string()).await, expected);
+        }
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_signal_stops_the_program_cleanly() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(&write_config(folder.path(), ""));
+    process.publish("a").await;
+    let signal = format!("kill -TERM {}", process.child.id());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &signal])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut rest = String::new();
+    while process.log.read_line(&mut rest).unwrap() > 0 {}
+    assert!(process.child.wait().unwrap().success(), "{rest}");
+    assert!(rest.contains("the server has stopped"), "{rest}");
+}
+
+/// covers: CFG-001, CFG-003
+#[test]
+fn a_refused_file_is_told_by_its_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_config(folder.path(), "[auth]\n");
+    assert!(failed(&program(&path).output().unwrap()).contains("auth.enabled"));
+    std::fs::write(&path, "[database]\nurl = \"memory:\"\n").unwrap();
+    assert!(failed(&program(&path).output().unwrap()).contains("server.identifier"));
+    let missing = folder.path().join("missing.toml");
+    assert!(failed(&program(&missing).output().unwrap()).contains("--config"));
+    let bare = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"))
+        .output()
+        .unwrap();
+    assert!(failed(&bare).contains("usage"));
+    assert!(
+        !folder.path().join("backend.db3").exists(),
+        "nothing was opened"
+    );
+}
