@@ -51,6 +51,7 @@ impl std::fmt::Debug for BuiltCommit {
 /// Builds a commit and leaves it pending in the group. An empty plan renews the own keys.
 ///
 /// # Behavior
+/// - Fails with `Pending` while another commit is: openmls would drop it in silence.
 /// - Proposals that others sent are left alone.
 /// - The ratchet tree travels in the Welcome.
 pub fn build_commit(
@@ -59,6 +60,9 @@ pub fn build_commit(
     signer: &Installation,
     plan: CommitPlan,
 ) -> Result<BuiltCommit, GroupFault> {
+    if group.pending_commit().is_some() {
+        return Err(GroupFault::Pending);
+    }
     let extensions = changed_extensions(group, &plan)?;
     let is_empty = plan.adds.is_empty() && plan.removes.is_empty() && extensions.is_none();
     let mut builder = group

@@ -13,7 +13,7 @@ use xmtp_core::storage::{Database, Durability, WriteTxn, schema};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_mls::content::{Payload, decode_payload, group_updated};
 use xmtp_mls::group::{
-    Frame, FrameKind, GroupContext, GroupFault, LifetimeFault, StagedJoin, process,
+    ContextForm, Frame, FrameKind, GroupContext, GroupFault, LifetimeFault, StagedJoin, process,
     resolve_updates, stage_join,
 };
 use xmtp_mls::key_package::{PackageFault, PackageRule, check, named_key};
@@ -46,6 +46,10 @@ pub struct Counts {
     pub observer_commits: usize,
     pub observer_messages: usize,
     pub transcripts: usize,
+    /// Merged commits that led to a context in the dictionary form.
+    pub dictionary_contexts: usize,
+    /// Merged commits that updated a dictionary.
+    pub dictionary_updates: usize,
     pub expired: usize,
     pub not_yet: usize,
 }
@@ -56,6 +60,8 @@ pub struct Replay {
     counts: Counts,
     commits: BTreeSet<u64>,
     messages: BTreeSet<u64>,
+    /// Inboxes that asked to leave, by group.
+    leaving: BTreeMap<Vec<u8>, BTreeSet<InboxId>>,
 }
 
 /// What became of one message.
@@ -76,6 +82,7 @@ impl Replay {
             counts: Counts::default(),
             commits: BTreeSet::new(),
             messages: BTreeSet::new(),
+            leaving: BTreeMap::new(),
         }
     }
 
@@ -208,7 +215,6 @@ impl Replay {
     ) -> Outcome {
         let frame = Frame::decode(&message.data).unwrap();
         assert_eq!(frame.kind() == FrameKind::Commit, message.content_type == 3);
-        let kind = frame.kind();
         let provider = Provider::deferring(txn, deferred);
         let processed = match process(group, &provider, frame) {
             Ok(processed) => processed,
@@ -234,13 +240,12 @@ impl Replay {
                 self.application(client, group, message, &sender, &application.into_bytes());
                 return Outcome::Next;
             }
-            // A client cannot follow its own commit: its secrets are nowhere.
-            ProcessedMessageContent::OwnPrivateMessage if kind == FrameKind::Commit => {
-                return Outcome::Stop;
-            }
+            // A client cannot follow its own commit: its secrets are nowhere. Late messages of the
+            // epoch before it are still read; the rest is of another epoch.
             ProcessedMessageContent::OwnPrivateMessage => return Outcome::Next,
             ProcessedMessageContent::StagedCommitMessage(staged) => staged,
             ProcessedMessageContent::UnresolvedAppDataCommit(unresolved) => {
+                self.counts.dictionary_updates += 1;
                 let updates = resolve_updates(group, &unresolved).unwrap();
                 let staged = group.stage_app_data_commit(&provider, *unresolved, updates);
                 Box::new(staged.unwrap())
@@ -291,7 +296,11 @@ impl Replay {
         assert_eq!(bytes, seen.content);
         assert_eq!(idempotency_key, seen.key);
         assert_eq!(sender.inbox.to_hex(), seen.sender);
-        assert_eq!(content.unwrap(), EncodedContent::decode(seen.content.as_slice()).unwrap());
+        let content = content.unwrap();
+        assert_eq!(content, EncodedContent::decode(seen.content.as_slice()).unwrap());
+        if content.r#type.is_some_and(|kind| kind.type_id == "leave_request") {
+            self.leaving.entry(message.group.clone()).or_default().insert(sender.inbox);
+        }
         self.counts.messages += 1;
         self.messages.insert(message.sequence);
         if client == OBSERVER && hex::encode(&message.group) == MAIN_GROUP {
@@ -308,7 +317,11 @@ impl Replay {
         sender: &Leaf,
     ) {
         let after = GroupContext::of(group).unwrap();
-        let derived = group_updated(before, &after, &sender.inbox, &BTreeSet::new());
+        if after.form == ContextForm::Dictionary {
+            self.counts.dictionary_contexts += 1;
+        }
+        let leaving = self.leaving.get(&message.group).cloned().unwrap_or_default();
+        let derived = group_updated(before, &after, &sender.inbox, &leaving);
         let seen = self.recorded.seen();
         let seen = seen.get(&(message.group.clone(), message.sequence));
         let Some(seen) = seen.and_then(|seen| seen.iter().find(|seen| !seen.is_application))
