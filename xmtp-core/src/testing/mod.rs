@@ -4,3 +4,4 @@ pub mod conformance;
 pub mod faulty;
 pub mod memory;
 pub mod mock;
+pub mod scripted;
