@@ -31,6 +31,7 @@
 mod builder;
 mod dial;
 mod headers;
+mod size;
 mod status;
 mod stream;
 mod transport;

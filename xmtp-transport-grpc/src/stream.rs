@@ -13,6 +13,7 @@ use tonic::Streaming;
 use xmtp_core::transport::{SubscriptionRequests, TransportError};
 use xmtp_proto::backend::v1::SubscribeRequest;
 
+use crate::size::within_ceiling;
 use crate::status::{classify_status, stream_is_over};
 
 /// The requests of one stream that wait for the connection, in requests.
@@ -28,7 +29,7 @@ pub(crate) struct Requests {
 impl SubscriptionRequests for Requests {
     fn send(&mut self, request: SubscribeRequest) -> BoxFuture<'_, Result<(), TransportError>> {
         Box::pin(async move {
-            let sent = self.queue.send(request).await;
+            let sent = self.queue.send(within_ceiling(request)?).await;
             sent.map_err(|_| stream_is_over(&self.place))
         })
     }

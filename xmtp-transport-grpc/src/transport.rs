@@ -19,16 +19,13 @@ use xmtp_proto::backend::v1::identity_service_client::IdentityServiceClient;
 use xmtp_proto::backend::v1::publish_service_client::PublishServiceClient;
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
 use xmtp_proto::backend::v1::subscription_service_client::SubscriptionServiceClient;
-use xmtp_proto::limits::TRANSPORT_CEILING_BYTES;
 
 use crate::builder::{Builder, ConnectError};
 use crate::dial::{Target, dial};
 use crate::headers::Headers;
+use crate::size::{MAX_MESSAGE_BYTES, within_ceiling};
 use crate::status::classify_status;
 use crate::stream::{REQUEST_QUEUE, Requests, frames};
-
-/// The largest message that is sent or read, in bytes, on every call and every stream.
-const MAX_MESSAGE_BYTES: usize = TRANSPORT_CEILING_BYTES as usize;
 
 type Connection = InterceptedService<Channel, Headers>;
 
@@ -39,6 +36,7 @@ type Connection = InterceptedService<Channel, Headers>;
 /// - Calls and streams have a connection each.
 /// - A call that takes longer than the request timeout is cancelled and told as
 ///   [`TransportError::DeadlineExceeded`]; so is a stream that takes that long to open.
+/// - A request over the ceiling is [`TransportError::OutOfRange`] and is not sent.
 /// - A backend that can not be reached is told with host, phase and cause.
 #[derive(Clone)]
 pub struct GrpcTransport {
@@ -152,12 +150,12 @@ impl Transport for GrpcTransport {
         request: v1::PublishRequest,
     ) -> Result<v1::PublishResponse, TransportError> {
         let mut client = client!(PublishServiceClient, self.calls());
-        self.within(client.publish(request)).await
+        self.within(client.publish(within_ceiling(request)?)).await
     }
 
     async fn query(&self, request: v1::QueryRequest) -> Result<v1::QueryResponse, TransportError> {
         let mut client = client!(QueryServiceClient, self.calls());
-        self.within(client.query(request)).await
+        self.within(client.query(within_ceiling(request)?)).await
     }
 
     async fn query_newest(
@@ -165,7 +163,8 @@ impl Transport for GrpcTransport {
         request: v1::QueryNewestRequest,
     ) -> Result<v1::QueryNewestResponse, TransportError> {
         let mut client = client!(QueryServiceClient, self.calls());
-        self.within(client.query_newest(request)).await
+        self.within(client.query_newest(within_ceiling(request)?))
+            .await
     }
 
     async fn subscribe(&self) -> Result<Subscription, TransportError> {
@@ -192,7 +191,9 @@ impl Transport for GrpcTransport {
         TransportError,
     > {
         let mut client = client!(SubscriptionServiceClient, self.streams());
-        let streaming = self.within(client.subscribe_static(request)).await?;
+        let streaming = self
+            .within(client.subscribe_static(within_ceiling(request)?))
+            .await?;
         Ok(frames(self.inner.place.clone(), streaming))
     }
 
@@ -201,7 +202,8 @@ impl Transport for GrpcTransport {
         request: v1::GetInboxIdsRequest,
     ) -> Result<v1::GetInboxIdsResponse, TransportError> {
         let mut client = client!(IdentityServiceClient, self.calls());
-        self.within(client.get_inbox_ids(request)).await
+        self.within(client.get_inbox_ids(within_ceiling(request)?))
+            .await
     }
 
     async fn verify_wallet_signatures(
@@ -209,7 +211,7 @@ impl Transport for GrpcTransport {
         request: v1::VerifySmartContractWalletSignaturesRequest,
     ) -> Result<v1::VerifySmartContractWalletSignaturesResponse, TransportError> {
         let mut client = client!(IdentityServiceClient, self.calls());
-        self.within(client.verify_smart_contract_wallet_signatures(request))
+        self.within(client.verify_smart_contract_wallet_signatures(within_ceiling(request)?))
             .await
     }
 

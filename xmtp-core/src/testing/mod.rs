@@ -5,3 +5,4 @@ pub mod faulty;
 pub mod memory;
 pub mod mock;
 pub mod scripted;
+pub mod transport_suite;
