@@ -1,6 +1,123 @@
 //! A scope that changes while items are queued, handed over or awaited.
 
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
 use super::*;
+use crate::delivery::{EndHandle, ScopeHandle};
+use crate::storage::{Capability, Snapshot, TableInfo, Writer};
+use crate::testing::faulty::Faulty;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Lets something happen right before the next writer begins.
+struct Hooked {
+    inner: Arc<dyn Storage>,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Storage for Hooked {
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+    fn open_tables(&self, tables: &[TableInfo]) -> Result<(), StorageError> {
+        self.inner.open_tables(tables)
+    }
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, StorageError> {
+        self.inner.snapshot()
+    }
+    fn writer(
+        &self,
+        patience: Duration,
+        durability: Durability,
+    ) -> Result<Box<dyn Writer + '_>, StorageError> {
+        if let Some(hook) = self.hook.lock().take() {
+            hook();
+        }
+        self.inner.writer(patience, durability)
+    }
+    fn version(&self) -> Result<u64, StorageError> {
+        self.inner.version()
+    }
+    fn close(&self) -> Result<(), StorageError> {
+        self.inner.close()
+    }
+}
+
+/// Hands over the first of two items, then lets `hook` happen while the second is picked.
+fn during_hand_off(
+    hook: impl FnOnce(ScopeHandle, EndHandle) + Send + 'static,
+) -> (
+    World,
+    MessageConsumer,
+    Option<Result<Option<String>, StreamError>>,
+) {
+    let (runtime, disk) = (SimulatedRuntime::new(7), MemoryDisk::new());
+    let hooked = Arc::new(Hooked {
+        inner: disk.open(),
+        hook: Mutex::new(None),
+    });
+    let world = World::over(runtime, disk, hooked.clone());
+    world.put_all([(1, "a1"), (2, "b1")]);
+    let mut consumer = world.consume(Scope::All);
+    assert_eq!(next(&mut consumer), "a1");
+    let (scope, end) = (consumer.scope(), consumer.end_handle());
+    *hooked.hook.lock() = Some(Box::new(move || hook(scope, end)));
+    let answer = poll(&mut consumer);
+    (world, consumer, answer)
+}
+
+/// An item that was picked is not handed over when its group leaves the scope in that moment; the
+/// acknowledgement before it is kept.
+/// covers: STR-022, STR-094
+#[test]
+fn a_group_that_leaves_while_its_item_is_picked_gets_no_hand_off() {
+    let (world, mut consumer, answer) = during_hand_off(|scope, _| scope.remove([group(2)]));
+    assert_eq!(answer, None);
+    assert_eq!((world.d(1) > 0, world.d(2)), (true, 0));
+    consumer.scope().add([group(2)]);
+    assert_eq!(drain(&mut consumer), ["b1"]);
+}
+
+/// An item that was picked is not handed over when the consumer ends in that moment, and comes to
+/// the next consumer.
+/// covers: STR-097, STR-094
+#[test]
+fn an_item_that_is_picked_while_the_consumer_ends_is_not_lost() {
+    let (world, consumer, answer) = during_hand_off(|_, end| end.end());
+    assert_eq!(answer, Some(Ok(None)));
+    assert_eq!((world.d(1) > 0, world.d(2)), (true, 0));
+    drop(consumer);
+    assert_eq!(drain(&mut world.consume(Scope::All)), ["b1"]);
+}
+
+/// What lies between is jumped over, not read: neither other groups nor acknowledged messages.
+/// covers: STR-101
+#[test]
+fn what_is_not_wanted_is_not_read_through() {
+    let (runtime, disk) = (SimulatedRuntime::new(7), MemoryDisk::new());
+    let faulty = Faulty::new(disk.open());
+    let world = World::over(runtime, disk, faulty.clone());
+    for n in 0..3_000 {
+        world.put(2, &n.to_string());
+    }
+    world.put(1, "a1");
+    let mut consumer = world.consume(group(1));
+    let before = faulty.operations();
+    assert_eq!(next(&mut consumer), "a1");
+    assert!(
+        faulty.operations() - before < 25,
+        "{}",
+        faulty.operations() - before
+    );
+}
 
 /// A group taken out gets no hand-off, though its items were queued; put in again, they are
 /// selected from fresh state, in order.
