@@ -57,10 +57,13 @@ impl Installation {
             return Ok(None);
         };
         let seed = Zeroizing::new(seed);
-        let seed = seed.as_slice().try_into().map_err(|_| StorageError::Corrupt {
-            table: schema::MLS.info.name,
-            what: "seed",
-        })?;
+        let seed = seed
+            .as_slice()
+            .try_into()
+            .map_err(|_| StorageError::Corrupt {
+                table: schema::MLS.info.name,
+                what: "seed",
+            })?;
         Ok(Some(Self::from_seed(seed, inbox)))
     }
 

@@ -1,9 +1,9 @@
 //! What a leaf of ours says, and what we read off the leaves of others.
 
 use openmls::prelude::{
-    ApplicationIdExtension, BasicCredential, Capabilities, Ciphersuite, Credential,
-    CredentialType, CredentialWithKey, Extension, ExtensionType, Extensions, LeafNode,
-    LeafNodeIndex, Lifetime, Member, ProposalType, ProtocolVersion,
+    ApplicationIdExtension, BasicCredential, Capabilities, Ciphersuite, Credential, CredentialType,
+    CredentialWithKey, Extension, ExtensionType, Extensions, LeafNode, LeafNodeIndex, Lifetime,
+    Member, ProposalType, ProtocolVersion,
 };
 use prost::Message;
 use thiserror::Error;

@@ -13,8 +13,12 @@ const GROUP: GroupId = GroupId::from_bytes([7; 16]);
 #[test]
 fn text_comes_back_with_its_id() {
     let (id, plaintext) = encode_payload(&GROUP, &encode_text("hello"), &idempotency_key(12));
-    let Payload::Message { id: found, idempotency_key, content, .. } =
-        decode_payload(&GROUP, &plaintext)
+    let Payload::Message {
+        id: found,
+        idempotency_key,
+        content,
+        ..
+    } = decode_payload(&GROUP, &plaintext)
     else {
         panic!("no message");
     };
@@ -27,7 +31,9 @@ fn text_is_utf_8_or_an_error() {
     let mut content = encode_text("x");
     content.parameters.clear();
     assert_eq!(decode_text(&content), Ok("x"));
-    content.parameters.insert("encoding".to_owned(), "latin1".to_owned());
+    content
+        .parameters
+        .insert("encoding".to_owned(), "latin1".to_owned());
     assert_eq!(decode_text(&content), Err(ContentError::Encoding));
     let mut content = encode_text("x");
     content.content = vec![0xff].into();
@@ -74,5 +80,8 @@ fn received_transcript_types_are_known_as_such() {
     assert!(is_transcript(&named("group_updated")));
     assert!(is_transcript(&named("group_membership_change")));
     assert!(!is_transcript(&named("text")));
-    assert_eq!(EncodedContent::decode(named("text").encode_to_vec().as_slice()), Ok(named("text")));
+    assert_eq!(
+        EncodedContent::decode(named("text").encode_to_vec().as_slice()),
+        Ok(named("text"))
+    );
 }

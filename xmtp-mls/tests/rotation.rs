@@ -4,6 +4,8 @@ mod common;
 
 use common::{Client, Failure, client};
 use openmls::prelude::Welcome;
+use std::sync::Arc;
+use std::time::Duration;
 use xmtp_core::runtime::{Runtime, SimulatedRuntime};
 use xmtp_core::storage::{Database, StorageError};
 use xmtp_core::testing::memory::MemoryDisk;
@@ -15,11 +17,12 @@ use xmtp_mls::key_package::{
 };
 use xmtp_mls::welcome::{Opened, WelcomeFault, open};
 use xmtp_proto::id::InboxId;
-use std::sync::Arc;
-use std::time::Duration;
 
 fn rotation(client: &Client) -> Rotation {
-    client.database.read::<_, StorageError>(|snapshot| Rotation::read(snapshot)).unwrap()
+    client
+        .database
+        .read::<_, StorageError>(|snapshot| Rotation::read(snapshot))
+        .unwrap()
 }
 
 fn ticking(seed: u8) -> (Client, xmtp_core::runtime::SimulatedClock) {
@@ -29,7 +32,14 @@ fn ticking(seed: u8) -> (Client, xmtp_core::runtime::SimulatedClock) {
     let database = Database::open(MemoryDisk::new().open(), runtime.clone()).unwrap();
     let inbox = InboxId::from_bytes([seed; 32]);
     let installation = Installation::generate(runtime.as_ref(), inbox);
-    (Client { runtime, database, installation }, clock)
+    (
+        Client {
+            runtime,
+            database,
+            installation,
+        },
+        clock,
+    )
 }
 
 fn make_one(client: &Client) -> Vec<u8> {
@@ -39,7 +49,9 @@ fn make_one(client: &Client) -> Vec<u8> {
 
 fn confirm_one(client: &Client, hash_ref: &[u8]) {
     let now = client.runtime.now_ns();
-    client.write(|txn| Ok(confirm(txn, hash_ref, now)?)).unwrap();
+    client
+        .write(|txn| Ok(confirm(txn, hash_ref, now)?))
+        .unwrap();
 }
 
 #[test]
@@ -65,7 +77,10 @@ fn a_package_is_due_by_age_and_soon_after_a_welcome() {
 
     clock.advance(Duration::from_secs(6));
     make_one(&one);
-    assert_eq!(rotation(&one).due_ns(), one.runtime.now_ns() + ROTATE_AFTER_NS);
+    assert_eq!(
+        rotation(&one).due_ns(),
+        one.runtime.now_ns() + ROTATE_AFTER_NS
+    );
 }
 
 #[test]
@@ -81,9 +96,18 @@ fn old_keys_go_a_day_after_a_newer_package_and_never_under_an_open_welcome() {
     assert_eq!(read.current().unwrap().hash_ref, second);
     assert_eq!(read.superseded().count(), 1);
     let confirmed = one.runtime.now_ns();
-    assert_eq!(read.destroyable(confirmed + DESTROY_AFTER_NS - 1, false).count(), 0);
-    assert_eq!(read.destroyable(confirmed + DESTROY_AFTER_NS, true).count(), 0);
-    let gone: Vec<_> = read.destroyable(confirmed + DESTROY_AFTER_NS, false).collect();
+    assert_eq!(
+        read.destroyable(confirmed + DESTROY_AFTER_NS - 1, false)
+            .count(),
+        0
+    );
+    assert_eq!(
+        read.destroyable(confirmed + DESTROY_AFTER_NS, true).count(),
+        0
+    );
+    let gone: Vec<_> = read
+        .destroyable(confirmed + DESTROY_AFTER_NS, false)
+        .collect();
     assert_eq!(gone.len(), 1);
     assert_eq!(gone[0].hash_ref, first);
     let wrapper = gone[0].wrapper_public_key.clone();
@@ -104,7 +128,12 @@ fn a_destroyed_package_joins_nothing() {
     let added = [two.package()];
     let built = one.add(&mut group, &added);
     let wrapped = one.wrapped(&added, &built);
-    let hash_ref = rotation(&two).unconfirmed().next().unwrap().hash_ref.to_vec();
+    let hash_ref = rotation(&two)
+        .unconfirmed()
+        .next()
+        .unwrap()
+        .hash_ref
+        .to_vec();
     let welcome: Welcome = two
         .write(|txn| {
             let opened = open(&wrapped[0], |public| {

@@ -26,7 +26,12 @@ fn id(group: &MlsGroup) -> GroupId {
 fn say(from: &Client, group: &mut MlsGroup, text: &str) -> Vec<u8> {
     let say = |txn: &mut WriteTxn<'_>| {
         let provider = Provider::new(txn);
-        Ok(encrypt(group, &provider, &from.installation, text.as_bytes())?)
+        Ok(encrypt(
+            group,
+            &provider,
+            &from.installation,
+            text.as_bytes(),
+        )?)
     };
     from.write(say).unwrap()
 }
@@ -48,7 +53,10 @@ fn hear(
 #[test]
 fn two_members_talk_both_ways_and_after_a_reload() {
     let (one, mut group, two, mut joined) = pair();
-    assert_eq!(group.epoch_authenticator().as_slice(), joined.epoch_authenticator().as_slice());
+    assert_eq!(
+        group.epoch_authenticator().as_slice(),
+        joined.epoch_authenticator().as_slice()
+    );
     let hello = say(&one, &mut group, "hello");
     let frame = Frame::decode(&hello).unwrap();
     assert_eq!((frame.kind(), frame.epoch()), (FrameKind::Application, 1));
@@ -84,7 +92,10 @@ fn a_turn_dropped_without_flush_cannot_commit() {
         assert!(deferred.is_dirty() && txn.is_held_back());
         Ok(())
     });
-    assert!(matches!(refused, Err(Failure::Storage(StorageError::HeldBack))));
+    assert!(matches!(
+        refused,
+        Err(Failure::Storage(StorageError::HeldBack))
+    ));
 
     // Nothing was consumed: the message is read by a group loaded afresh.
     let heard = two.write(|txn| {
@@ -114,7 +125,10 @@ fn a_replay_is_rejected_within_the_turn_and_after_it() {
         Ok(hear(txn, &Deferred::new(), &mut joined, &hello))
     });
     let fault = after.unwrap().unwrap_err();
-    assert_eq!((fault.clone(), fault.meaning()), (GroupFault::SecretConsumed, Meaning::Reject));
+    assert_eq!(
+        (fault.clone(), fault.meaning()),
+        (GroupFault::SecretConsumed, Meaning::Reject)
+    );
 }
 
 #[test]
@@ -145,7 +159,10 @@ fn secrets_cannot_be_read_while_they_are_held_back() {
         let deferred = Deferred::new();
         hear(txn, &deferred, &mut joined, &hello)?;
         let stale = load(&Provider::new(txn), &id(&group));
-        assert_eq!(stale.err(), Some(GroupFault::Storage(StorageError::HeldBack)));
+        assert_eq!(
+            stale.err(),
+            Some(GroupFault::Storage(StorageError::HeldBack))
+        );
         Ok(deferred.flush(&mut joined, txn)?)
     })
     .unwrap();
@@ -158,7 +175,11 @@ fn the_first_storage_fault_wins_over_what_openmls_says() {
     let faulty = Faulty::new(MemoryDisk::new().open());
     let database = Database::open(faulty.clone(), runtime.clone()).unwrap();
     let installation = Installation::generate(runtime.as_ref(), InboxId::from_bytes([7; 32]));
-    let two = Client { runtime, database, installation };
+    let two = Client {
+        runtime,
+        database,
+        installation,
+    };
     let one = client(1);
     let (_, mut group) = one.create(NewConversation::Group(Preset::AllMembers));
     let added = [two.package()];
@@ -168,7 +189,12 @@ fn the_first_storage_fault_wins_over_what_openmls_says() {
         .write(|txn| {
             let provider = Provider::new(txn);
             let plan = CommitPlan::default();
-            Ok(build_commit(&mut group, &provider, &one.installation, plan)?)
+            Ok(build_commit(
+                &mut group,
+                &provider,
+                &one.installation,
+                plan,
+            )?)
         })
         .unwrap()
         .commit;
@@ -184,7 +210,10 @@ fn the_first_storage_fault_wins_over_what_openmls_says() {
             content => panic!("{content:?}"),
         }
     };
-    let fault = StorageError::Io { action: "read", detail: String::new() };
+    let fault = StorageError::Io {
+        action: "read",
+        detail: String::new(),
+    };
     for ahead in 1..200 {
         faulty.fail_operation(faulty.operations() + ahead, fault.clone());
         match two.database.write(Durability::Ordered, attempt) {
@@ -202,13 +231,17 @@ fn the_first_storage_fault_wins_over_what_openmls_says() {
 fn commits_stay_pending_until_merged_and_can_be_dropped() {
     let (one, mut group, two, mut joined) = pair();
     let mut metadata = GroupContext::of(&group).unwrap().to_mutable_metadata();
-    metadata.attributes.insert("group_name".to_owned(), "renamed".to_owned());
-    let plan = CommitPlan { metadata: Some(metadata), ..CommitPlan::default() };
+    metadata
+        .attributes
+        .insert("group_name".to_owned(), "renamed".to_owned());
+    let plan = CommitPlan {
+        metadata: Some(metadata),
+        ..CommitPlan::default()
+    };
     let built = one
         .write(|txn| {
             let provider = Provider::new(txn);
-            let dropped =
-                build_commit(&mut group, &provider, &one.installation, plan.clone())?;
+            let dropped = build_commit(&mut group, &provider, &one.installation, plan.clone())?;
             assert!(dropped.welcome.is_none());
             let second = build_commit(&mut group, &provider, &one.installation, plan.clone());
             assert_eq!(second, Err(GroupFault::Pending));
@@ -229,8 +262,7 @@ fn commits_stay_pending_until_merged_and_can_be_dropped() {
     two.write(|txn| {
         let provider = Provider::new(txn);
         let processed = process(&mut joined, &provider, Frame::decode(&built.commit)?)?;
-        let ProcessedMessageContent::StagedCommitMessage(staged) = processed.into_content()
-        else {
+        let ProcessedMessageContent::StagedCommitMessage(staged) = processed.into_content() else {
             panic!("no commit");
         };
         provider.settle(joined.merge_staged_commit(&provider, *staged))?;

@@ -81,7 +81,10 @@ fn inside() {
 #[ignore = "run by its parent with a fixed clock"]
 fn late() {
     let counts = Replay::new(recorded()).run();
-    assert_eq!((counts.key_packages, counts.welcomes_opened, counts.joins), (0, 24, 16));
+    assert_eq!(
+        (counts.key_packages, counts.welcomes_opened, counts.joins),
+        (0, 24, 16)
+    );
     assert_eq!(counts.expired, 5);
     assert_eq!(counts.not_yet, 0);
 }
@@ -90,7 +93,10 @@ fn late() {
 #[ignore = "run by its parent with a fixed clock"]
 fn early() {
     let counts = Replay::new(recorded()).run();
-    assert_eq!((counts.key_packages, counts.welcomes_opened, counts.joins), (0, 24, 16));
+    assert_eq!(
+        (counts.key_packages, counts.welcomes_opened, counts.joins),
+        (0, 24, 16)
+    );
     assert_eq!(counts.not_yet, 5);
     assert_eq!(counts.expired, 0);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{client, pair};
 use openmls::prelude::Capabilities;
-use xmtp_core::runtime::{Runtime, SimulatedRuntime};
+use xmtp_core::runtime::SimulatedRuntime;
 use xmtp_mls::group::{ContextForm, GroupContext, NewConversation, Policies, Preset, preset_of};
 use xmtp_mls::key_package::{PackageFault, PackageRule, check};
 use xmtp_mls::welcome::{
@@ -59,7 +59,10 @@ fn both_kems_open_what_they_sealed_and_nothing_else() {
     let welcome = mls_welcome();
     for algorithm in [WrapperAlgorithm::X25519, WrapperAlgorithm::XWing] {
         let made = recipients(&runtime, algorithm, 2);
-        let list: Vec<_> = made.iter().map(|(_, recipient)| recipient.clone()).collect();
+        let list: Vec<_> = made
+            .iter()
+            .map(|(_, recipient)| recipient.clone())
+            .collect();
         let wrapped = wrap(&runtime, &list, &welcome, SequenceId::from(9)).unwrap();
         assert_eq!(wrapped.len(), 2);
         let Ok(Opened::Welcome(unwrapped)) = opened(&wrapped[0], &made[0].0) else {
@@ -77,11 +80,18 @@ fn both_kems_open_what_they_sealed_and_nothing_else() {
             let Some(Version::V1(v1)) = &mut damaged.version else {
                 panic!("not inline");
             };
-            let part = if field == 0 { &mut v1.data } else { &mut v1.welcome_metadata };
+            let part = if field == 0 {
+                &mut v1.data
+            } else {
+                &mut v1.welcome_metadata
+            };
             let mut bytes = part.to_vec();
             *bytes.last_mut().unwrap() ^= 1;
             *part = bytes.into();
-            assert_eq!(opened(&damaged, &made[0].0).unwrap_err(), WelcomeFault::Decryption);
+            assert_eq!(
+                opened(&damaged, &made[0].0).unwrap_err(),
+                WelcomeFault::Decryption
+            );
         }
     }
 }
@@ -92,22 +102,33 @@ fn another_algorithm_than_advertised_is_a_downgrade_and_an_unknown_one_blocks() 
     let made = recipients(&runtime, WrapperAlgorithm::X25519, 1);
     let list = [made[0].1.clone()];
     let wrapped = wrap(&runtime, &list, &mls_welcome(), SequenceId::from(9)).unwrap();
-    let advertised = NamedKey { algorithm: WrapperAlgorithm::XWing, ..key(&made[0].0) };
+    let advertised = NamedKey {
+        algorithm: WrapperAlgorithm::XWing,
+        ..key(&made[0].0)
+    };
     let found: Result<_, WelcomeFault> = open(&wrapped[0], |_| Ok(Some(advertised)));
     assert_eq!(found.unwrap_err(), WelcomeFault::Downgrade);
 
     let mut unknown = wrapped[0].clone();
-    let Some(Version::V1(v1)) = &mut unknown.version else { panic!("not inline") };
+    let Some(Version::V1(v1)) = &mut unknown.version else {
+        panic!("not inline")
+    };
     v1.wrapper_algorithm = 9;
     let fault = open(&unknown, |_| Ok::<_, WelcomeFault>(None)).unwrap_err();
-    assert_eq!((fault, fault.meaning()), (WelcomeFault::UnknownAlgorithm, WelcomeMeaning::Block));
+    assert_eq!(
+        (fault, fault.meaning()),
+        (WelcomeFault::UnknownAlgorithm, WelcomeMeaning::Block)
+    );
 }
 
 #[test]
 fn pointers_begin_above_two_readers_and_lead_to_one_welcome() {
     let runtime = SimulatedRuntime::new(5);
     let made = recipients(&runtime, WrapperAlgorithm::XWing, 3);
-    let mut list: Vec<_> = made.iter().map(|(_, recipient)| recipient.clone()).collect();
+    let mut list: Vec<_> = made
+        .iter()
+        .map(|(_, recipient)| recipient.clone())
+        .collect();
     let welcome = mls_welcome();
     let wrapped = wrap(&runtime, &list, &welcome, SequenceId::from(9)).unwrap();
     assert_eq!(wrapped.len(), 4);
@@ -120,7 +141,9 @@ fn pointers_begin_above_two_readers_and_lead_to_one_welcome() {
         assert_eq!(unwrapped.anchor, Some(SequenceId::from(9)));
         let to_pointer = pointer.open(message.version.as_ref().unwrap());
         assert_eq!(to_pointer.unwrap_err(), WelcomeFault::PointerToPointer);
-        let Version::V1(v1) = pointee else { panic!("not inline") };
+        let Version::V1(v1) = pointee else {
+            panic!("not inline")
+        };
         let mut moved = v1.clone();
         moved.installation_key = vec![9; 32].into();
         let moved = pointer.open(&Version::V1(moved)).unwrap_err();
@@ -146,9 +169,15 @@ fn an_anchor_lies_before_its_welcome() {
     let (four, five) = (SequenceId::from(4), SequenceId::from(5));
     assert_eq!(check_anchor(Some(four), five, 1), Ok(four));
     assert_eq!(check_anchor(None, five, 1), Err(WelcomeFault::NoMetadata));
-    assert_eq!(check_anchor(Some(five), five, 1), Err(WelcomeFault::AnchorNotBefore));
+    assert_eq!(
+        check_anchor(Some(five), five, 1),
+        Err(WelcomeFault::AnchorNotBefore)
+    );
     let zero = Some(SequenceId::ZERO);
-    assert_eq!(check_anchor(zero, five, 1), Err(WelcomeFault::AnchorMissing));
+    assert_eq!(
+        check_anchor(zero, five, 1),
+        Err(WelcomeFault::AnchorMissing)
+    );
     assert_eq!(check_anchor(zero, five, 0), Ok(SequenceId::ZERO));
 }
 
@@ -163,7 +192,10 @@ fn a_group_of_four_is_joined_through_pointers() {
     assert_eq!(wrapped.len(), 4);
     for other in &others {
         let joined = other.join(&wrapped);
-        assert_eq!(joined.epoch_authenticator().as_slice(), group.epoch_authenticator().as_slice());
+        assert_eq!(
+            joined.epoch_authenticator().as_slice(),
+            group.epoch_authenticator().as_slice()
+        );
     }
 }
 
@@ -175,9 +207,14 @@ fn a_new_group_says_what_it_was_made_for() {
     assert_eq!(context.form, ContextForm::Extensions);
     assert_eq!(context.conversation_type, ConversationType::Group);
     assert!(context.is_super_admin(&one.installation.inbox()));
-    assert_eq!(context.members[&one.installation.inbox()], SequenceId::from(3));
+    assert_eq!(
+        context.members[&one.installation.inbox()],
+        SequenceId::from(3)
+    );
     assert!(context.commit_log_seed().is_some() && context.floor().is_none());
-    let Policies::Set(policies) = &context.policies else { panic!("no set") };
+    let Policies::Set(policies) = &context.policies else {
+        panic!("no set")
+    };
     assert_eq!(preset_of(policies), Some(Preset::AllMembers));
     assert!(!format!("{context:?}").contains("name"));
 
@@ -205,16 +242,34 @@ fn a_key_package_is_refused_for_another_owner_or_time() {
     let rule = |found: Result<_, PackageFault>| found.err().map(|PackageFault(rule)| rule);
     let checked = check(&bytes, &id, &inbox, now).unwrap();
     let capabilities: &Capabilities = checked.package.leaf_node().capabilities();
-    assert_eq!((capabilities.extensions().len(), capabilities.proposals().len()), (9, 2));
+    assert_eq!(
+        (
+            capabilities.extensions().len(),
+            capabilities.proposals().len()
+        ),
+        (9, 2)
+    );
     let other = client(2).installation;
     assert_eq!(
         rule(check(&bytes, &other.id(), &inbox, now)),
         Some(PackageRule::Installation)
     );
-    assert_eq!(rule(check(&bytes, &id, &other.inbox(), now)), Some(PackageRule::Inbox));
-    assert!(matches!(rule(check(&bytes, &id, &inbox, 1)), Some(PackageRule::Lifetime(_))));
+    assert_eq!(
+        rule(check(&bytes, &id, &other.inbox(), now)),
+        Some(PackageRule::Inbox)
+    );
+    assert!(matches!(
+        rule(check(&bytes, &id, &inbox, 1)),
+        Some(PackageRule::Lifetime(_))
+    ));
     let mut damaged = bytes.to_vec();
     *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(rule(check(&damaged, &id, &inbox, now)), Some(PackageRule::Validity));
-    assert_eq!(rule(check(&bytes[1..], &id, &inbox, now)), Some(PackageRule::Encoding));
+    assert_eq!(
+        rule(check(&damaged, &id, &inbox, now)),
+        Some(PackageRule::Validity)
+    );
+    assert_eq!(
+        rule(check(&bytes[1..], &id, &inbox, now)),
+        Some(PackageRule::Encoding)
+    );
 }

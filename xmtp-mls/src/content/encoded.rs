@@ -59,12 +59,14 @@ pub fn is_type(content: &EncodedContent, expected: ContentType) -> bool {
 
 /// Tells whether content has a type that only clients derive: never show it as one when received.
 pub fn is_transcript(content: &EncodedContent) -> bool {
-    [GROUP_UPDATED, GROUP_MEMBERSHIP_CHANGE].into_iter().any(|derived| {
-        let found = content.r#type.as_ref();
-        found.is_some_and(|found| {
-            found.authority_id == derived.authority && found.type_id == derived.name
+    [GROUP_UPDATED, GROUP_MEMBERSHIP_CHANGE]
+        .into_iter()
+        .any(|derived| {
+            let found = content.r#type.as_ref();
+            found.is_some_and(|found| {
+                found.authority_id == derived.authority && found.type_id == derived.name
+            })
         })
-    })
 }
 
 /// Tells whether content is a transcript of the form this build writes.
@@ -85,7 +87,11 @@ pub fn decode_text(content: &EncodedContent) -> Result<&str, ContentError> {
     if !is_type(content, TEXT) {
         return Err(ContentError::Type);
     }
-    if content.parameters.get(ENCODING).is_some_and(|encoding| encoding != UTF_8) {
+    if content
+        .parameters
+        .get(ENCODING)
+        .is_some_and(|encoding| encoding != UTF_8)
+    {
         return Err(ContentError::Encoding);
     }
     std::str::from_utf8(&content.content).map_err(|_| ContentError::Encoding)

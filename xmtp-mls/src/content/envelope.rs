@@ -10,6 +10,7 @@ use xmtp_proto::id::{GroupId, MessageId};
 ///
 /// Nothing is refused: what this build cannot read is kept with its bytes, for one that can.
 #[derive(Clone, PartialEq)]
+#[allow(clippy::large_enum_variant)] // Held one at a time, and nearly always the large one.
 pub enum Payload {
     /// An app message.
     Message {

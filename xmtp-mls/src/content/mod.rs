@@ -5,10 +5,8 @@ mod envelope;
 mod transcript;
 
 pub use encoded::{
-    ContentError, ContentType, TEXT, decode_text, encode_text, group_updated_content, is_group_updated,
-    is_transcript, is_type,
+    ContentError, ContentType, TEXT, decode_text, encode_text, group_updated_content,
+    is_group_updated, is_transcript, is_type,
 };
 pub use envelope::{Payload, decode_payload, encode_payload, idempotency_key};
-pub use transcript::{
-    Transcript, commit_transcript_id, group_updated, join_transcript_id, joined,
-};
+pub use transcript::{Transcript, commit_transcript_id, group_updated, join_transcript_id, joined};

@@ -24,7 +24,9 @@ pub struct Transcript {
 // The metadata of a group does not reach a log.
 impl std::fmt::Debug for Transcript {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transcript").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Transcript")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -70,11 +72,7 @@ pub fn joined(own: &InboxId, adder: &InboxId) -> GroupUpdated {
 }
 
 /// Makes the transcript of a commit that the backend stored at a time, in nanoseconds.
-pub fn commit_transcript_id(
-    group: &GroupId,
-    updated: &GroupUpdated,
-    server_ns: u64,
-) -> Transcript {
+pub fn commit_transcript_id(group: &GroupId, updated: &GroupUpdated, server_ns: u64) -> Transcript {
     transcript(group, updated, server_ns.to_string())
 }
 
@@ -104,7 +102,11 @@ fn new_in(before: &BTreeSet<InboxId>, after: &BTreeSet<InboxId>) -> Vec<Inbox> {
 }
 
 fn field_changes(before: &GroupContext, after: &GroupContext) -> Vec<MetadataFieldChange> {
-    let names: BTreeSet<&String> = before.attributes.keys().chain(after.attributes.keys()).collect();
+    let names: BTreeSet<&String> = before
+        .attributes
+        .keys()
+        .chain(after.attributes.keys())
+        .collect();
     let changes = names.into_iter().filter_map(|name| {
         let old_value = before.attributes.get(name).cloned();
         let new_value = after.attributes.get(name).cloned();

@@ -80,7 +80,9 @@ pub fn build_commit(
     let built = provider.settle(built)?;
     let bundle = provider.settle(built.stage_commit(provider))?;
     let encode = |message: &openmls::framing::MlsMessageOut| {
-        message.tls_serialize_detached().map_err(|_| GroupFault::Library)
+        message
+            .tls_serialize_detached()
+            .map_err(|_| GroupFault::Library)
     };
     Ok(BuiltCommit {
         commit: encode(bundle.commit())?,
@@ -89,18 +91,12 @@ pub fn build_commit(
 }
 
 /// Merges the pending commit, at its echo.
-pub fn merge_pending(
-    group: &mut MlsGroup,
-    provider: &Provider<'_, '_>,
-) -> Result<(), GroupFault> {
+pub fn merge_pending(group: &mut MlsGroup, provider: &Provider<'_, '_>) -> Result<(), GroupFault> {
     provider.settle(group.merge_pending_commit(provider))
 }
 
 /// Drops the pending commit, when another one won its epoch.
-pub fn clear_pending(
-    group: &mut MlsGroup,
-    provider: &Provider<'_, '_>,
-) -> Result<(), GroupFault> {
+pub fn clear_pending(group: &mut MlsGroup, provider: &Provider<'_, '_>) -> Result<(), GroupFault> {
     let cleared = group.clear_pending_commit(provider.store());
     provider.settle(cleared.map_err(GroupFault::Storage))
 }
@@ -112,9 +108,12 @@ fn changed_extensions(
 ) -> Result<Option<Extensions<MlsContext>>, GroupFault> {
     let membership = plan.membership.as_ref();
     let metadata = plan.metadata.as_ref();
-    let policies = plan.policies.as_ref().map(|policies| GroupMutablePermissionsV1 {
-        policies: Some(policies.clone()),
-    });
+    let policies = plan
+        .policies
+        .as_ref()
+        .map(|policies| GroupMutablePermissionsV1 {
+            policies: Some(policies.clone()),
+        });
     let changes = [
         membership.map(|message| raw_extension(extension_type::MEMBERSHIP, message)),
         metadata.map(|message| raw_extension(extension_type::MUTABLE_METADATA, message)),

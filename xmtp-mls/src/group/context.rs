@@ -170,7 +170,10 @@ impl GroupContext {
             let value = self.attribute(attribute)?.parse::<i64>().ok()?;
             u64::try_from(value).ok().filter(|value| *value > 0)
         };
-        Some((value(Attribute::DisappearFrom)?, value(Attribute::DisappearIn)?))
+        Some((
+            value(Attribute::DisappearFrom)?,
+            value(Attribute::DisappearIn)?,
+        ))
     }
 
     /// Answers the seed of the commit log's key, when it is set and well formed.
@@ -203,7 +206,9 @@ impl GroupContext {
         let members = self.members.iter();
         let failed = self.failed.iter();
         GroupMembership {
-            members: members.map(|(inbox, id)| (inbox.to_hex(), id.get())).collect(),
+            members: members
+                .map(|(inbox, id)| (inbox.to_hex(), id.get()))
+                .collect(),
             failed_installations: failed.map(|id| id.as_bytes().to_vec().into()).collect(),
         }
     }
@@ -276,7 +281,9 @@ fn message<M: Message + Default>(
     kind: u16,
     what: &'static str,
 ) -> Result<M, ContextError> {
-    let extension = extensions.unknown(kind).ok_or(ContextError::Missing(what))?;
+    let extension = extensions
+        .unknown(kind)
+        .ok_or(ContextError::Missing(what))?;
     M::decode(extension.0.as_slice()).map_err(|_| ContextError::Malformed(what))
 }
 
@@ -305,14 +312,19 @@ fn members(membership: &GroupMembership) -> Result<BTreeMap<InboxId, SequenceId>
 }
 
 pub(super) fn failed(listed: &[bytes::Bytes]) -> Result<BTreeSet<InstallationId>, ContextError> {
-    let ids = listed.iter().map(|id| InstallationId::try_from(id.as_ref()));
+    let ids = listed
+        .iter()
+        .map(|id| InstallationId::try_from(id.as_ref()));
     let ids = ids.collect::<Result<_, _>>();
     ids.map_err(|_| ContextError::Malformed("failed installation"))
 }
 
 fn inboxes(list: Option<Inboxes>, what: &'static str) -> Result<BTreeSet<InboxId>, ContextError> {
     let list = list.unwrap_or_default();
-    list.inbox_ids.iter().map(|text| inbox(text, what)).collect()
+    list.inbox_ids
+        .iter()
+        .map(|text| inbox(text, what))
+        .collect()
 }
 
 fn to_inboxes(list: &BTreeSet<InboxId>) -> Inboxes {

@@ -167,10 +167,16 @@ fn mutable_metadata(
         attributes.insert(Attribute::DisappearFrom, disappearing.from_ns.to_string());
         attributes.insert(Attribute::DisappearIn, disappearing.in_ns.to_string());
     }
-    let super_admins = if is_dm { Vec::new() } else { vec![creator.to_hex()] };
+    let super_admins = if is_dm {
+        Vec::new()
+    } else {
+        vec![creator.to_hex()]
+    };
     let named = attributes.into_iter();
     GroupMutableMetadataV1 {
-        attributes: named.map(|(name, value)| (name.name().to_owned(), value)).collect(),
+        attributes: named
+            .map(|(name, value)| (name.name().to_owned(), value))
+            .collect(),
         admin_list: Some(Inboxes::default()),
         super_admin_list: Some(Inboxes {
             inbox_ids: super_admins,

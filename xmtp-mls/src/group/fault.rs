@@ -34,7 +34,9 @@ pub enum GroupFault {
     /// A commit cannot be applied because the key package of an Add is outside its lifetime by
     /// this machine's clock; others apply it. Its sender is authenticated, nothing after the
     /// lifetime has been checked.
-    #[error("a commit adds a key package that is {0} by this machine's clock; check the clock, or join again")]
+    #[error(
+        "a commit adds a key package that is {0} by this machine's clock; check the clock, or join again"
+    )]
     Lifetime(LifetimeFault),
     /// The message is of another epoch than this group can read.
     #[error("the message is of an epoch that the group cannot read")]

@@ -67,7 +67,10 @@ pub fn stage_join(txn: &mut WriteTxn<'_>, welcome: Welcome) -> Result<StagedJoin
         return Err(WelcomeFault::PreSharedKeys.into());
     }
     // Whether an old state may be replaced is decided between the two steps.
-    let staged = builder.skip_lifetime_validation().replace_old_group().build();
+    let staged = builder
+        .skip_lifetime_validation()
+        .replace_old_group()
+        .build();
     let staged = settle(&provider, staged)?;
 
     let context = staged.group_context();
@@ -75,7 +78,9 @@ pub fn stage_join(txn: &mut WriteTxn<'_>, welcome: Welcome) -> Result<StagedJoin
     let leaves = staged.members().map(|member| Leaf::of(&member));
     let leaves = leaves.collect::<Result<Vec<_>, _>>()?;
     let index = staged.welcome_sender_index();
-    let adder = staged.welcome_sender().map_err(|_| GroupFault::Invalid("welcome sender"))?;
+    let adder = staged
+        .welcome_sender()
+        .map_err(|_| GroupFault::Invalid("welcome sender"))?;
     Ok(StagedJoin {
         group,
         context: GroupContext::read(context.extensions())?,
@@ -117,7 +122,11 @@ impl StagedJoin {
             return Err(JoinFault::NotALeaf);
         }
         let members = &self.context.members;
-        if self.leaves.iter().any(|leaf| !members.contains_key(&leaf.inbox)) {
+        if self
+            .leaves
+            .iter()
+            .any(|leaf| !members.contains_key(&leaf.inbox))
+        {
             return Err(JoinFault::LeafNotListed);
         }
         let is_before = |id: &SequenceId| *id > SequenceId::ZERO && *id < sequence;

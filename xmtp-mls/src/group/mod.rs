@@ -7,6 +7,7 @@
 //!
 //! Nothing here judges: whether a change is allowed is for the processors.
 
+mod collection;
 mod commit;
 mod context;
 mod create;
@@ -17,15 +18,15 @@ mod message;
 mod policy;
 mod settings;
 mod tls;
+mod updates;
 
 pub use commit::{BuiltCommit, CommitPlan, build_commit, clear_pending, merge_pending};
-pub use context::{
-    Attribute, ContextError, ContextForm, GroupContext, Policies, extension_type,
-};
+pub use context::{Attribute, ContextError, ContextForm, GroupContext, Policies, extension_type};
 pub use create::{Disappearing, NewConversation, NewGroup, create_group};
-pub use dictionary::{DeltaFault, component, resolve_updates};
+pub use dictionary::component;
 pub use fault::{GroupFault, LifetimeFault, Meaning};
 pub use join::{JoinFault, StagedJoin, stage_join};
 pub use message::{Frame, FrameKind, encrypt, load, process};
 pub use policy::{Preset, preset_of, preset_policies};
 pub use settings::{MAX_PAST_EPOCHS, join_config};
+pub use updates::{DeltaFault, resolve_updates};

@@ -7,9 +7,7 @@ use xmtp_proto::content::metadata_policy::{BasePolicy as Metadata, Kind as Metad
 use xmtp_proto::content::permissions_update_policy::{
     BasePolicy as Permissions, Kind as PermissionsKind,
 };
-use xmtp_proto::content::{
-    MembershipPolicy, MetadataPolicy, PermissionsUpdatePolicy, PolicySet,
-};
+use xmtp_proto::content::{MembershipPolicy, MetadataPolicy, PermissionsUpdatePolicy, PolicySet};
 
 use super::context::Attribute;
 
@@ -83,19 +81,21 @@ pub(super) fn dm_policies() -> PolicySet {
 /// Compared are the rules for members, admins and permissions, and those of the attributes that
 /// the group has a rule for.
 pub fn preset_of(policies: &PolicySet) -> Option<Preset> {
-    [Preset::AllMembers, Preset::AdminsOnly].into_iter().find(|preset| {
-        let expected = preset_policies(*preset);
-        let fixed = policies.add_member_policy == expected.add_member_policy
-            && policies.remove_member_policy == expected.remove_member_policy
-            && policies.add_admin_policy == expected.add_admin_policy
-            && policies.remove_admin_policy == expected.remove_admin_policy
-            && policies.update_permissions_policy == expected.update_permissions_policy;
-        let named = &policies.update_metadata_policy;
-        fixed
-            && named
-                .iter()
-                .all(|(name, rule)| expected.update_metadata_policy.get(name) == Some(rule))
-    })
+    [Preset::AllMembers, Preset::AdminsOnly]
+        .into_iter()
+        .find(|preset| {
+            let expected = preset_policies(*preset);
+            let fixed = policies.add_member_policy == expected.add_member_policy
+                && policies.remove_member_policy == expected.remove_member_policy
+                && policies.add_admin_policy == expected.add_admin_policy
+                && policies.remove_admin_policy == expected.remove_admin_policy
+                && policies.update_permissions_policy == expected.update_permissions_policy;
+            let named = &policies.update_metadata_policy;
+            fixed
+                && named
+                    .iter()
+                    .all(|(name, rule)| expected.update_metadata_policy.get(name) == Some(rule))
+        })
 }
 
 fn rules(rule: impl Fn(Attribute) -> Metadata) -> BTreeMap<String, MetadataPolicy> {

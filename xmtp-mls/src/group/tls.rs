@@ -37,7 +37,9 @@ impl<'a> Reader<'a> {
         let bytes = self.take(len)?;
         let value = bytes[1..]
             .iter()
-            .fold(u32::from(first & 0x3f), |value, byte| value << 8 | u32::from(*byte));
+            .fold(u32::from(first & 0x3f), |value, byte| {
+                value << 8 | u32::from(*byte)
+            });
         if varint_len(value) != len {
             return Err(Malformed);
         }
@@ -63,7 +65,11 @@ fn varint_len(value: u32) -> usize {
 pub(super) fn only_opaque(bytes: &[u8]) -> Result<&[u8], Malformed> {
     let mut reader = Reader(bytes);
     let inner = reader.opaque()?;
-    if reader.is_empty() { Ok(inner) } else { Err(Malformed) }
+    if reader.is_empty() {
+        Ok(inner)
+    } else {
+        Err(Malformed)
+    }
 }
 
 /// Writes a variable-length integer.

@@ -4,8 +4,7 @@ use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use openmls::prelude::{
-    ApplicationIdExtension, KeyPackage, KeyPackageIn, KeyPackageVerifyError,
-    ProtocolVersion,
+    ApplicationIdExtension, KeyPackage, KeyPackageIn, KeyPackageVerifyError, ProtocolVersion,
 };
 use openmls::treesync::errors::LifetimeError;
 use prost::Message;
@@ -167,9 +166,11 @@ fn recipient(
         }
     };
     let chacha = i32::from(WelcomePointeeEncryptionAeadType::Chacha20Poly1305);
-    let aead_types = extensions.unknown(extension_type::POINTEE_AEAD_TYPES).and_then(|extension| {
-        WelcomePointeeEncryptionAeadTypesExtension::decode(extension.0.as_slice()).ok()
-    });
+    let aead_types = extensions
+        .unknown(extension_type::POINTEE_AEAD_TYPES)
+        .and_then(|extension| {
+            WelcomePointeeEncryptionAeadTypesExtension::decode(extension.0.as_slice()).ok()
+        });
     Ok(Recipient {
         installation,
         key: key.map_err(fault)?,

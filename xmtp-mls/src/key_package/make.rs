@@ -3,9 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use openmls::prelude::{
-    Extension, Extensions, KeyPackage, KeyPackageBundle, UnknownExtension,
-};
+use openmls::prelude::{Extension, Extensions, KeyPackage, KeyPackageBundle, UnknownExtension};
 use prost::Message;
 use thiserror::Error;
 use tls_codec::Serialize;
@@ -66,7 +64,12 @@ pub fn make(txn: &mut WriteTxn<'_>, installation: &Installation) -> Result<Made,
         .leaf_node_capabilities(leaf::capabilities())
         .leaf_node_extensions(leaf::extensions(&installation.inbox()))
         .mark_as_last_resort()
-        .build(CIPHERSUITE, &provider, installation, leaf::credential(installation));
+        .build(
+            CIPHERSUITE,
+            &provider,
+            installation,
+            leaf::credential(installation),
+        );
     let bundle = match provider.settle(built.map_err(|_| GroupFault::Library)) {
         Err(GroupFault::Storage(fault)) => return Err(fault.into()),
         bundle => bundle.map_err(|_| MakeFault::Library)?,
@@ -92,8 +95,14 @@ fn extensions(wrapper: &WrapperKeyPair) -> Result<Extensions<KeyPackage>, MakeFa
     };
     let raw = |kind, bytes| Extension::Unknown(kind, UnknownExtension(bytes));
     Extensions::from_vec(vec![
-        raw(extension_type::POINTEE_AEAD_TYPES, aead_types.encode_to_vec()),
-        raw(extension_type::WRAPPER_ENCRYPTION, encryption.encode_to_vec()),
+        raw(
+            extension_type::POINTEE_AEAD_TYPES,
+            aead_types.encode_to_vec(),
+        ),
+        raw(
+            extension_type::WRAPPER_ENCRYPTION,
+            encryption.encode_to_vec(),
+        ),
     ])
     .map_err(|_| MakeFault::Library)
 }

@@ -9,7 +9,7 @@ mod make;
 mod rotation;
 
 pub use check::{FetchedPackage, PackageFault, PackageRule, check};
-pub use make::{MakeFault, Made, make};
+pub use make::{Made, MakeFault, make};
 pub use rotation::{
     DESTROY_AFTER_NS, ROTATE_AFTER_NS, ROTATE_AFTER_WELCOME_NS, Rotation, confirm, destroy,
     named_key, note_welcome,

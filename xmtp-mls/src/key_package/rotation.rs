@@ -5,9 +5,7 @@
 
 use openmls::prelude::KeyPackageBundle;
 use openmls_traits::storage::StorageProvider;
-use xmtp_core::storage::{
-    All, Order, Page, Raw, Read, Snapshot, StorageError, WriteTxn, schema,
-};
+use xmtp_core::storage::{All, Order, Page, Raw, Read, Snapshot, StorageError, WriteTxn, schema};
 use xmtp_proto::storage::v1::KeyPackageRecord;
 use zeroize::Zeroizing;
 
@@ -75,7 +73,9 @@ impl Rotation {
 
     /// Answers the packages that a newer one has replaced.
     pub fn superseded(&self) -> impl DoubleEndedIterator<Item = &KeyPackageRecord> {
-        self.packages.iter().filter(|record| record.superseded_ns != 0)
+        self.packages
+            .iter()
+            .filter(|record| record.superseded_ns != 0)
     }
 
     /// Answers when the next package is due, in nanoseconds; 0 when there is none at all.
@@ -111,13 +111,12 @@ impl Rotation {
 }
 
 /// Notes that the backend holds a package, which replaces all older ones.
-pub fn confirm(
-    txn: &mut WriteTxn<'_>,
-    hash_ref: &[u8],
-    now_ns: u64,
-) -> Result<(), StorageError> {
+pub fn confirm(txn: &mut WriteTxn<'_>, hash_ref: &[u8], now_ns: u64) -> Result<(), StorageError> {
     let rotation = Rotation::read(txn)?;
-    let Some(confirmed) = rotation.packages.iter().find(|record| record.hash_ref == hash_ref)
+    let Some(confirmed) = rotation
+        .packages
+        .iter()
+        .find(|record| record.hash_ref == hash_ref)
     else {
         return Ok(());
     };
@@ -155,10 +154,7 @@ pub fn destroy(txn: &mut WriteTxn<'_>, hash_ref: &[u8]) -> Result<(), StorageErr
 /// Answers the private half of a key that a Welcome names, and how its package is wrapped to.
 ///
 /// Use it as the `key_of` of [`crate::welcome::open`].
-pub fn named_key(
-    txn: &mut WriteTxn<'_>,
-    public: &[u8],
-) -> Result<Option<NamedKey>, StorageError> {
+pub fn named_key(txn: &mut WriteTxn<'_>, public: &[u8]) -> Result<Option<NamedKey>, StorageError> {
     let rotation = Rotation::read(txn)?;
     for record in rotation.packages {
         if !record.wrapper_public_key.is_empty() && record.wrapper_public_key == public {
@@ -195,7 +191,9 @@ fn reference(hash_ref: &[u8]) -> Result<openmls::prelude::KeyPackageRef, Storage
         table: schema::KEY_PACKAGE.info.name,
         what: "reference",
     };
-    let encoded = VLByteSlice(hash_ref).tls_serialize_detached().map_err(corrupt)?;
+    let encoded = VLByteSlice(hash_ref)
+        .tls_serialize_detached()
+        .map_err(corrupt)?;
     openmls::prelude::KeyPackageRef::tls_deserialize_exact_bytes(&encoded).map_err(corrupt)
 }
 
@@ -204,9 +202,12 @@ fn welcome_ns<S: Snapshot + ?Sized>(snapshot: &S) -> Result<u64, StorageError> {
     let Some(Raw(bytes)) = snapshot.row(schema::MLS, &key)? else {
         return Ok(0);
     };
-    let bytes = bytes.as_slice().try_into().map_err(|_| StorageError::Corrupt {
-        table: schema::MLS.info.name,
-        what: "time",
-    })?;
+    let bytes = bytes
+        .as_slice()
+        .try_into()
+        .map_err(|_| StorageError::Corrupt {
+            table: schema::MLS.info.name,
+            what: "time",
+        })?;
     Ok(u64::from_be_bytes(bytes))
 }

@@ -34,11 +34,7 @@ impl Deferred {
     ///
     /// openmls has no call that only stores; deleting the past epochs older than the Unix epoch
     /// deletes none and stores the rest.
-    pub fn flush(
-        &self,
-        group: &mut MlsGroup,
-        txn: &mut WriteTxn<'_>,
-    ) -> Result<(), StorageError> {
+    pub fn flush(&self, group: &mut MlsGroup, txn: &mut WriteTxn<'_>) -> Result<(), StorageError> {
         if !self.is_dirty() {
             return Ok(());
         }

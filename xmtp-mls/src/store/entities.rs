@@ -209,7 +209,9 @@ impl StorageProvider<VERSION> for MlsStore<'_, '_> {
         // The reference is the first part of the value, but only the whole can be decoded, so it
         // is read from the sub key.
         let rows = self.sub_keys(&self.owner(group)?, Label::Proposal)?;
-        let references = rows.iter().map(|sub| codec::decode_key(sub.get(4..).unwrap_or_default()));
+        let references = rows
+            .iter()
+            .map(|sub| codec::decode_key(sub.get(4..).unwrap_or_default()));
         self.keep(references.collect())
     }
 

@@ -237,7 +237,8 @@ impl<'t, 'w> MlsStore<'t, 'w> {
         &self,
         owner: &[u8],
     ) -> Result<Option<E>, StorageError> {
-        if self.deferred.is_some_and(|deferred| deferred.is_dirty()) || self.txn.borrow().is_held_back()
+        if self.deferred.is_some_and(|deferred| deferred.is_dirty())
+            || self.txn.borrow().is_held_back()
         {
             return self.keep(Err(StorageError::HeldBack));
         }
@@ -246,7 +247,10 @@ impl<'t, 'w> MlsStore<'t, 'w> {
 }
 
 /// Deletes everything that openmls keeps of a group, whatever its state.
-pub fn erase_group(txn: &mut WriteTxn<'_>, group: &xmtp_proto::id::GroupId) -> Result<(), StorageError> {
+pub fn erase_group(
+    txn: &mut WriteTxn<'_>,
+    group: &xmtp_proto::id::GroupId,
+) -> Result<(), StorageError> {
     txn.clear(schema::MLS, &group.as_bytes().to_vec())
 }
 
@@ -254,12 +258,11 @@ pub(crate) fn key(owner: &[u8], label: Label, sub: &[u8]) -> (Vec<u8>, (u8, Vec<
     (owner.to_vec(), (label as u8, sub.to_vec()))
 }
 
+/// Sub keys and encoded entities.
+type RawRows = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Reads the raw rows of a label.
-fn list(
-    txn: &WriteTxn<'_>,
-    owner: &[u8],
-    label: Label,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StorageError> {
+fn list(txn: &WriteTxn<'_>, owner: &[u8], label: Label) -> Result<RawRows, StorageError> {
     let page = Page {
         rows: LIST_PAGE_ROWS,
         bytes: LIST_PAGE_BYTES,

@@ -8,12 +8,10 @@
 
 use std::fmt;
 
-use hpke_rs::{Hpke, HpkePrivateKey, HpkePublicKey, Mode};
 use hpke_rs::hpke_types::{AeadAlgorithm, KdfAlgorithm, KemAlgorithm};
+use hpke_rs::{Hpke, HpkePrivateKey, HpkePublicKey, Mode};
 use hpke_rs_rust_crypto::HpkeRustCrypto;
-use tls_codec::{
-    DeserializeBytes, Serialize, TlsDeserializeBytes, TlsSerialize, TlsSize, VLBytes,
-};
+use tls_codec::{DeserializeBytes, Serialize, TlsDeserializeBytes, TlsSerialize, TlsSize, VLBytes};
 use xmtp_core::runtime::{Runtime, RuntimeExt};
 use xmtp_proto::content::WelcomeWrapperAlgorithm;
 use zeroize::Zeroizing;
@@ -198,26 +196,37 @@ pub(super) fn seal(
     })
 }
 
+/// The first message, and the second when there is one.
+pub(super) type Plain = (Zeroizing<Vec<u8>>, Option<Vec<u8>>);
+
 /// Opens one or two messages of one context; an empty second one is absent.
 pub(super) fn open(
     algorithm: WrapperAlgorithm,
     private: &[u8],
     first: &[u8],
     second: &[u8],
-) -> Result<(Zeroizing<Vec<u8>>, Option<Vec<u8>>), WelcomeFault> {
+) -> Result<Plain, WelcomeFault> {
     let fault = |_| WelcomeFault::Decryption;
-    let sealed = Ciphertext::tls_deserialize_exact_bytes(first)
-        .map_err(|_| WelcomeFault::Decryption)?;
+    let sealed =
+        Ciphertext::tls_deserialize_exact_bytes(first).map_err(|_| WelcomeFault::Decryption)?;
     let private = HpkePrivateKey::new(private.to_vec());
     let mut context = algorithm
         .hpke()
-        .setup_receiver(sealed.kem_output.as_slice(), &private, &info(), None, None, None)
+        .setup_receiver(
+            sealed.kem_output.as_slice(),
+            &private,
+            &info(),
+            None,
+            None,
+            None,
+        )
         .map_err(fault)?;
-    let first = context.open(&[], sealed.ciphertext.as_slice()).map_err(fault)?;
+    let first = context
+        .open(&[], sealed.ciphertext.as_slice())
+        .map_err(fault)?;
     let second = match second {
         [] => None,
         second => Some(context.open(&[], second).map_err(fault)?),
     };
     Ok((Zeroizing::new(first), second))
 }
-

@@ -16,8 +16,8 @@ use xmtp_proto::content::{
 use xmtp_proto::id::Topic;
 use zeroize::Zeroizing;
 
-use super::unwrap::UnwrappedWelcome;
 use super::WelcomeFault;
+use super::unwrap::UnwrappedWelcome;
 
 /// A pointer to a Welcome: where it is and how to open it.
 #[derive(Clone, PartialEq, Eq)]
@@ -100,7 +100,9 @@ impl Pointer {
     ) -> Result<welcome_message::V1, WelcomeFault> {
         let seal = |nonce: &[u8; 12], plain: &[u8]| {
             let sealed = self.aead().encrypt(Nonce::from_slice(nonce), plain);
-            sealed.map(Bytes::from).map_err(|_| WelcomeFault::BadPublicKey)
+            sealed
+                .map(Bytes::from)
+                .map_err(|_| WelcomeFault::BadPublicKey)
         };
         Ok(welcome_message::V1 {
             installation_key: Bytes::copy_from_slice(&self.destination),
@@ -116,10 +118,7 @@ impl Pointer {
     /// # Behavior
     /// - It must be addressed to the destination and sealed with a symmetric key.
     /// - A further pointer is refused.
-    pub fn open(
-        &self,
-        found: &welcome_message::Version,
-    ) -> Result<UnwrappedWelcome, WelcomeFault> {
+    pub fn open(&self, found: &welcome_message::Version) -> Result<UnwrappedWelcome, WelcomeFault> {
         let found = match found {
             welcome_message::Version::V1(found) => found,
             welcome_message::Version::WelcomePointer(_) => {

@@ -11,9 +11,9 @@ use xmtp_proto::content::{WelcomeMetadata, WelcomePointerWrapperAlgorithm};
 use xmtp_proto::id::SequenceId;
 use zeroize::Zeroizing;
 
+use super::WelcomeFault;
 use super::hpke::{self, WrapperAlgorithm};
 use super::pointer::Pointer;
-use super::WelcomeFault;
 
 /// The number of MLS 1.0, the first field of every MLS message.
 const MLS_10: u16 = 1;
@@ -109,8 +109,12 @@ fn open_inline<E: From<WelcomeFault>>(
     let algorithm = WrapperAlgorithm::from_wire(inline.wrapper_algorithm)
         .ok_or(WelcomeFault::UnknownAlgorithm)?;
     let key = named_key(algorithm, &inline.hpke_public_key, key_of)?;
-    let (welcome, metadata) =
-        hpke::open(algorithm, &key.private, &inline.data, &inline.welcome_metadata)?;
+    let (welcome, metadata) = hpke::open(
+        algorithm,
+        &key.private,
+        &inline.data,
+        &inline.welcome_metadata,
+    )?;
     let welcome = UnwrappedWelcome::new(&welcome, metadata.as_deref())?;
     Ok(Opened::Welcome(welcome))
 }
@@ -142,15 +146,18 @@ fn named_key<E: From<WelcomeFault>>(
 
 /// Reads an MLS message that must be a Welcome of the version this build speaks.
 fn mls_welcome(bytes: &[u8]) -> Result<Welcome, WelcomeFault> {
-    match bytes.first_chunk().map(|version| u16::from_be_bytes(*version)) {
+    match bytes
+        .first_chunk()
+        .map(|version| u16::from_be_bytes(*version))
+    {
         None => return Err(WelcomeFault::NotAWelcome),
         Some(version) if version != MLS_10 => {
             return Err(WelcomeFault::UnknownMlsVersion);
         }
         Some(_) => {}
     }
-    let message = MlsMessageIn::tls_deserialize_exact_bytes(bytes)
-        .map_err(|_| WelcomeFault::NotAWelcome)?;
+    let message =
+        MlsMessageIn::tls_deserialize_exact_bytes(bytes).map_err(|_| WelcomeFault::NotAWelcome)?;
     match message.extract() {
         MlsMessageBodyIn::Welcome(welcome) => Ok(welcome),
         _ => Err(WelcomeFault::NotAWelcome),

@@ -8,9 +8,9 @@ use xmtp_proto::backend::v1::welcome_message::{V1, Version, WelcomePointer};
 use xmtp_proto::content::{WelcomeMetadata, WelcomePointerWrapperAlgorithm};
 use xmtp_proto::id::{InstallationId, SequenceId};
 
+use super::WelcomeFault;
 use super::hpke::{self, WrapperAlgorithm, WrapperPublicKey};
 use super::pointer::Pointer;
-use super::WelcomeFault;
 
 /// Pointers are used when more than this many recipients can read them.
 pub const POINTERS_ABOVE: usize = 2;
@@ -51,7 +51,9 @@ pub fn wrap(
         message_cursor: anchor.get(),
     }
     .encode_to_vec();
-    let readers = recipients.iter().filter(|recipient| recipient.takes_pointer());
+    let readers = recipients
+        .iter()
+        .filter(|recipient| recipient.takes_pointer());
     let pointer = (readers.count() > POINTERS_ABOVE).then(|| Pointer::generate(runtime));
 
     let mut wrapped = Vec::with_capacity(recipients.len() + 1);
@@ -70,11 +72,7 @@ pub fn wrap(
     Ok(messages.collect())
 }
 
-fn inline(
-    recipient: &Recipient,
-    welcome: &[u8],
-    metadata: &[u8],
-) -> Result<Version, WelcomeFault> {
+fn inline(recipient: &Recipient, welcome: &[u8], metadata: &[u8]) -> Result<Version, WelcomeFault> {
     let sealed = hpke::seal(&recipient.key, welcome, Some(metadata))?;
     Ok(Version::V1(V1 {
         installation_key: Bytes::copy_from_slice(recipient.installation.as_bytes()),

@@ -20,14 +20,14 @@ use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::id::{GroupId, InboxId, SequenceId};
 
 /// One client: a database and an installation.
-pub struct Client {
-    pub runtime: Arc<dyn Runtime>,
-    pub database: Database,
-    pub installation: Installation,
+pub(crate) struct Client {
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) database: Database,
+    pub(crate) installation: Installation,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     #[error(transparent)]
     Storage(#[from] StorageError),
     #[error(transparent)]
@@ -36,7 +36,7 @@ pub enum Failure {
     Welcome(#[from] WelcomeFault),
 }
 
-pub fn client(seed: u8) -> Client {
+pub(crate) fn client(seed: u8) -> Client {
     let runtime: Arc<dyn Runtime> = Arc::new(SimulatedRuntime::new(seed.into()));
     let database = Database::open(MemoryDisk::new().open(), runtime.clone()).unwrap();
     let inbox = InboxId::from_bytes([seed; 32]);
@@ -49,7 +49,7 @@ pub fn client(seed: u8) -> Client {
 }
 
 impl Client {
-    pub fn write<T>(
+    pub(crate) fn write<T>(
         &self,
         f: impl FnOnce(&mut WriteTxn<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Makes a key package and checks it as one that was fetched.
-    pub fn package(&self) -> FetchedPackage {
+    pub(crate) fn package(&self) -> FetchedPackage {
         let made = self
             .write(|txn| Ok(make(txn, &self.installation).unwrap()))
             .unwrap();
@@ -69,7 +69,7 @@ impl Client {
         check(&bytes, &id, &inbox, self.runtime.now_ns()).unwrap()
     }
 
-    pub fn create(&self, conversation: NewConversation) -> (GroupId, MlsGroup) {
+    pub(crate) fn create(&self, conversation: NewConversation) -> (GroupId, MlsGroup) {
         let new = NewGroup {
             conversation,
             creator_sequence: SequenceId::from(3),
@@ -79,18 +79,22 @@ impl Client {
             app_data: String::new(),
             disappearing: None,
         };
-        self.write(|txn| Ok(create_group(txn, &self.installation, &new)?)).unwrap()
+        self.write(|txn| Ok(create_group(txn, &self.installation, &new)?))
+            .unwrap()
     }
 
     /// Adds installations in one commit and merges it, as its echo would.
-    pub fn add(&self, group: &mut MlsGroup, added: &[FetchedPackage]) -> BuiltCommit {
+    pub(crate) fn add(&self, group: &mut MlsGroup, added: &[FetchedPackage]) -> BuiltCommit {
         self.write(|txn| {
             let mut context = GroupContext::of(group).unwrap();
             for package in added {
                 context.members.insert(package.inbox, SequenceId::from(4));
             }
             let plan = CommitPlan {
-                adds: added.iter().map(|package| package.package.clone()).collect(),
+                adds: added
+                    .iter()
+                    .map(|package| package.package.clone())
+                    .collect(),
                 membership: Some(context.to_membership()),
                 ..CommitPlan::default()
             };
@@ -103,7 +107,7 @@ impl Client {
     }
 
     /// Opens the Welcome that is for this client and joins.
-    pub fn join(&self, wrapped: &[WelcomeMessage]) -> MlsGroup {
+    pub(crate) fn join(&self, wrapped: &[WelcomeMessage]) -> MlsGroup {
         use xmtp_proto::backend::v1::welcome_message::Version;
         let own = self.installation.id();
         let is_for = |message: &&WelcomeMessage, key: &[u8]| match message.version.as_ref() {
@@ -125,21 +129,36 @@ impl Client {
             };
             assert_eq!(unwrapped.anchor, Some(SequenceId::from(9)));
             let staged = stage_join(txn, unwrapped.welcome).unwrap();
-            staged.check(&self.installation, SequenceId::from(10)).unwrap();
+            staged
+                .check(&self.installation, SequenceId::from(10))
+                .unwrap();
             Ok(staged.install(txn)?)
         })
         .unwrap()
     }
 
-    pub fn wrapped(&self, added: &[FetchedPackage], built: &BuiltCommit) -> Vec<WelcomeMessage> {
-        let recipients: Vec<_> = added.iter().map(|package| package.recipient.clone()).collect();
+    pub(crate) fn wrapped(
+        &self,
+        added: &[FetchedPackage],
+        built: &BuiltCommit,
+    ) -> Vec<WelcomeMessage> {
+        let recipients: Vec<_> = added
+            .iter()
+            .map(|package| package.recipient.clone())
+            .collect();
         let welcome = built.welcome.as_ref().unwrap();
-        wrap(self.runtime.as_ref(), &recipients, welcome, SequenceId::from(9)).unwrap()
+        wrap(
+            self.runtime.as_ref(),
+            &recipients,
+            welcome,
+            SequenceId::from(9),
+        )
+        .unwrap()
     }
 }
 
 /// Two clients in one group.
-pub fn pair() -> (Client, MlsGroup, Client, MlsGroup) {
+pub(crate) fn pair() -> (Client, MlsGroup, Client, MlsGroup) {
     let (one, two) = (client(1), client(2));
     let (_, mut group) = one.create(NewConversation::Group(Preset::AllMembers));
     let added = [two.package()];

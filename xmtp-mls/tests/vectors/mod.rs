@@ -3,5 +3,5 @@
 mod recorded;
 mod replay;
 
-pub use recorded::recorded;
-pub use replay::{Counts, Replay};
+pub(crate) use recorded::recorded;
+pub(crate) use replay::{Counts, Replay};

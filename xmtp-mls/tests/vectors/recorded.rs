@@ -12,12 +12,12 @@ use xmtp_proto::backend::v1::WelcomeMessage;
 use xmtp_proto::backend::v1::welcome_message::{V1, Version, WelcomePointer};
 
 /// The file, decoded.
-pub struct Recorded {
+pub(crate) struct Recorded {
     json: Value,
 }
 
 /// Reads the file once.
-pub fn recorded() -> &'static Recorded {
+pub(crate) fn recorded() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
         let path = concat!(
@@ -32,51 +32,53 @@ pub fn recorded() -> &'static Recorded {
 }
 
 /// A key package with its private halves.
-pub struct KeyPackage {
-    pub installation: Vec<u8>,
-    pub inbox: String,
-    pub hash_ref: Vec<u8>,
-    pub tls: Vec<u8>,
-    pub init_private: Vec<u8>,
-    pub leaf_private: Vec<u8>,
-    pub xwing_seed: Vec<u8>,
+pub(crate) struct KeyPackage {
+    pub(crate) installation: Vec<u8>,
+    pub(crate) inbox: String,
+    pub(crate) hash_ref: Vec<u8>,
+    pub(crate) tls: Vec<u8>,
+    pub(crate) init_private: Vec<u8>,
+    pub(crate) leaf_private: Vec<u8>,
+    pub(crate) xwing_seed: Vec<u8>,
 }
 
 /// A Welcome on the wire, with what the recorder saw in it.
-pub struct Welcome {
-    pub installation: Vec<u8>,
-    pub message: WelcomeMessage,
+pub(crate) struct Welcome {
+    pub(crate) installation: Vec<u8>,
+    pub(crate) message: WelcomeMessage,
     /// Absent for what lies behind a pointer.
-    pub inner: Option<Inner>,
+    pub(crate) inner: Option<Inner>,
 }
 
 /// What the recorder saw in a Welcome.
-pub struct Inner {
-    pub anchor: u64,
-    pub mls: Vec<u8>,
-    pub group: Vec<u8>,
-    pub epoch: u64,
+pub(crate) struct Inner {
+    pub(crate) anchor: u64,
+    pub(crate) mls: Vec<u8>,
+    pub(crate) group: Vec<u8>,
+    pub(crate) epoch: u64,
 }
 
 /// A group message on the wire.
 #[derive(Clone)]
-pub struct GroupMessage {
-    pub sequence: u64,
-    pub server_ns: u64,
-    pub group: Vec<u8>,
-    pub data: Vec<u8>,
-    pub content_type: u64,
+pub(crate) struct GroupMessage {
+    pub(crate) sequence: u64,
+    pub(crate) server_ns: u64,
+    pub(crate) group: Vec<u8>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) content_type: u64,
 }
+
+/// Epochs and authenticators, by group and commit.
+pub(crate) type Authenticators = BTreeMap<(Vec<u8>, u64), BTreeSet<(u64, Vec<u8>)>>;
 
 /// What a recorded client made of a message, or derived itself.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub client: String,
-    pub id: Vec<u8>,
-    pub is_application: bool,
-    pub sender: String,
-    pub key: String,
-    pub content: Vec<u8>,
+pub(crate) struct Seen {
+    pub(crate) id: Vec<u8>,
+    pub(crate) is_application: bool,
+    pub(crate) sender: String,
+    pub(crate) key: String,
+    pub(crate) content: Vec<u8>,
 }
 
 fn hex(value: &Value) -> Vec<u8> {
@@ -87,12 +89,12 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-fn list<'a>(value: &'a Value) -> impl Iterator<Item = &'a Value> {
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().unwrap().iter()
 }
 
 impl Recorded {
-    pub fn key_packages(&self) -> Vec<KeyPackage> {
+    pub(crate) fn key_packages(&self) -> Vec<KeyPackage> {
         let privates: BTreeMap<_, _> = list(&self.json["key_package_privates"])
             .map(|entry| (text(&entry["ref"]), entry))
             .collect();
@@ -112,15 +114,18 @@ impl Recorded {
     }
 
     /// Client names by installation.
-    pub fn clients(&self) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
+    pub(crate) fn clients(&self) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
         let clients = list(&self.json["installation_keys"]).map(|entry| {
             let seed = hex(&entry["installation_ed25519_seed"]);
-            (hex(&entry["installation_public"]), (text(&entry["client"]), seed))
+            (
+                hex(&entry["installation_public"]),
+                (text(&entry["client"]), seed),
+            )
         });
         clients.collect()
     }
 
-    pub fn welcomes(&self) -> Vec<Welcome> {
+    pub(crate) fn welcomes(&self) -> Vec<Welcome> {
         let welcomes = list(&self.json["welcomes"]).map(|entry| {
             let is_pointer = entry["kind"] == "pointer";
             let inner = entry.get("mls_welcome").map(|mls| Inner {
@@ -138,7 +143,7 @@ impl Recorded {
         welcomes.collect()
     }
 
-    pub fn messages(&self) -> Vec<GroupMessage> {
+    pub(crate) fn messages(&self) -> Vec<GroupMessage> {
         let messages = list(&self.json["group_messages"]).map(|entry| GroupMessage {
             sequence: entry["sequence_id"].as_u64().unwrap(),
             server_ns: entry["created_ns"].as_u64().unwrap(),
@@ -152,12 +157,14 @@ impl Recorded {
     }
 
     /// What clients saw, by group and sequence id.
-    pub fn seen(&self) -> BTreeMap<(Vec<u8>, u64), Vec<Seen>> {
+    pub(crate) fn seen(&self) -> BTreeMap<(Vec<u8>, u64), Vec<Seen>> {
         let mut seen: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for entry in list(&self.json["oracle"]["messages"]) {
-            let at = (hex(&entry["group_id"]), entry["sequence_id"].as_u64().unwrap());
+            let at = (
+                hex(&entry["group_id"]),
+                entry["sequence_id"].as_u64().unwrap(),
+            );
             seen.entry(at).or_default().push(Seen {
-                client: text(&entry["client"]),
                 id: hex(&entry["id"]),
                 is_application: entry["kind"] == 1,
                 sender: text(&entry["sender"]),
@@ -169,21 +176,27 @@ impl Recorded {
     }
 
     /// Authenticators that clients reached, by group and commit; 0 is creation or join.
-    pub fn authenticators(&self) -> BTreeMap<(Vec<u8>, u64), BTreeSet<(u64, Vec<u8>)>> {
+    pub(crate) fn authenticators(&self) -> Authenticators {
         let mut reached: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for entry in list(&self.json["oracle"]["epochs"]) {
             if entry["result"] != 1 {
                 continue;
             }
-            let at = (hex(&entry["group_id"]), entry["commit_sequence_id"].as_u64().unwrap());
+            let at = (
+                hex(&entry["group_id"]),
+                entry["commit_sequence_id"].as_u64().unwrap(),
+            );
             let epoch = entry["epoch"].as_u64().unwrap();
-            reached.entry(at).or_default().insert((epoch, hex(&entry["authenticator"])));
+            reached
+                .entry(at)
+                .or_default()
+                .insert((epoch, hex(&entry["authenticator"])));
         }
         reached
     }
 
     /// Context extensions at Welcome epochs, with the conversation type.
-    pub fn contexts(&self) -> Vec<(i32, Extensions<MlsContext>)> {
+    pub(crate) fn contexts(&self) -> Vec<(i32, Extensions<MlsContext>)> {
         let contexts = list(&self.json["group_contexts"]).map(|entry| {
             let extensions = entry["extensions"].as_object().unwrap().iter();
             let extensions = extensions.filter_map(|(kind, bytes)| {
@@ -233,13 +246,12 @@ fn renumbered(bytes: &[u8], is_pointer: bool) -> WelcomeMessage {
 impl KeyPackage {
     /// Makes openmls's bundle, which has no public constructor, through its serde form. The form
     /// of a received package is that of a checked one, so no clock is asked.
-    pub fn bundle(&self) -> KeyPackageBundle {
+    pub(crate) fn bundle(&self) -> KeyPackageBundle {
         use openmls::prelude::{HpkePrivateKey, KeyPackageIn};
         use tls_codec::DeserializeBytes;
         let package = KeyPackageIn::tls_deserialize_exact_bytes(&self.tls).unwrap();
-        let private = |bytes: &[u8]| {
-            serde_json::to_value(HpkePrivateKey::from(bytes.to_vec())).unwrap()
-        };
+        let private =
+            |bytes: &[u8]| serde_json::to_value(HpkePrivateKey::from(bytes.to_vec())).unwrap();
         let bundle = serde_json::json!({
             "key_package": serde_json::to_value(package).unwrap(),
             "private_init_key": private(&self.init_private),

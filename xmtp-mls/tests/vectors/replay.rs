@@ -34,28 +34,28 @@ const MAIN_GROUP: &str = "ff9c06fbb00cfd45c50c115fdd003c72";
 
 /// What a replay reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub key_packages: usize,
-    pub welcomes_opened: usize,
-    pub joins: usize,
-    pub commits: usize,
-    pub own_removals: usize,
-    pub messages: usize,
-    pub distinct_commits: usize,
-    pub distinct_messages: usize,
-    pub observer_commits: usize,
-    pub observer_messages: usize,
-    pub transcripts: usize,
+pub(crate) struct Counts {
+    pub(crate) key_packages: usize,
+    pub(crate) welcomes_opened: usize,
+    pub(crate) joins: usize,
+    pub(crate) commits: usize,
+    pub(crate) own_removals: usize,
+    pub(crate) messages: usize,
+    pub(crate) distinct_commits: usize,
+    pub(crate) distinct_messages: usize,
+    pub(crate) observer_commits: usize,
+    pub(crate) observer_messages: usize,
+    pub(crate) transcripts: usize,
     /// Merged commits that led to a context in the dictionary form.
-    pub dictionary_contexts: usize,
+    pub(crate) dictionary_contexts: usize,
     /// Merged commits that updated a dictionary.
-    pub dictionary_updates: usize,
-    pub expired: usize,
-    pub not_yet: usize,
+    pub(crate) dictionary_updates: usize,
+    pub(crate) expired: usize,
+    pub(crate) not_yet: usize,
 }
 
 /// A replay of all clients.
-pub struct Replay {
+pub(crate) struct Replay {
     recorded: &'static Recorded,
     counts: Counts,
     commits: BTreeSet<u64>,
@@ -76,7 +76,7 @@ fn database() -> Database {
 }
 
 impl Replay {
-    pub fn new(recorded: &'static Recorded) -> Self {
+    pub(crate) fn new(recorded: &'static Recorded) -> Self {
         Self {
             recorded,
             counts: Counts::default(),
@@ -86,7 +86,7 @@ impl Replay {
         }
     }
 
-    pub fn run(mut self) -> Counts {
+    pub(crate) fn run(mut self) -> Counts {
         for package in self.recorded.key_packages() {
             self.check_package(&package);
         }
@@ -106,7 +106,10 @@ impl Replay {
         let now = u64::try_from(now.as_nanos()).unwrap();
         match check(&package.tls, &installation, &inbox, now) {
             Ok(checked) => {
-                assert_eq!(checked.package.tls_serialize_detached().unwrap(), package.tls);
+                assert_eq!(
+                    checked.package.tls_serialize_detached().unwrap(),
+                    package.tls
+                );
                 assert!(checked.recipient.reads_pointers);
                 self.counts.key_packages += 1;
             }
@@ -119,16 +122,19 @@ impl Replay {
         let database = database();
         let write = |txn: &mut WriteTxn<'_>| {
             let packages = self.recorded.key_packages();
-            packages.iter().filter(|package| package.installation == installation).for_each(
-                |package| keep_package(txn, package),
-            );
+            packages
+                .iter()
+                .filter(|package| package.installation == installation)
+                .for_each(|package| keep_package(txn, package));
             Ok::<_, xmtp_core::storage::StorageError>(())
         };
         database.write(Durability::Flushed, write).unwrap();
         let mut joined: BTreeMap<Vec<u8>, (MlsGroup, u64)> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for welcome in self.recorded.welcomes() {
-            let Some(inner) = &welcome.inner else { continue };
+            let Some(inner) = &welcome.inner else {
+                continue;
+            };
             if welcome.installation != installation {
                 continue;
             }
@@ -150,7 +156,11 @@ impl Replay {
             let Some(group) = group else { continue };
             self.check_authenticator(&group, 0);
             self.counts.joins += 1;
-            assert!(joined.insert(inner.group.clone(), (group, inner.anchor)).is_none());
+            assert!(
+                joined
+                    .insert(inner.group.clone(), (group, inner.anchor))
+                    .is_none()
+            );
         }
         for (id, (group, anchor)) in joined {
             self.follow(&database, client, &id, group, anchor);
@@ -172,9 +182,9 @@ impl Replay {
         let authenticator = group.epoch_authenticator().as_slice().to_vec();
         let id = group.group_id().to_vec();
         // Not every client wrote its join down; whoever reached the epoch did.
-        let mut at = reached.iter().filter(|((other, at), _)| {
-            *other == id && (*at == commit || commit == 0)
-        });
+        let mut at = reached
+            .iter()
+            .filter(|((other, at), _)| *other == id && (*at == commit || commit == 0));
         assert!(at.any(|(_, reached)| reached.contains(&(epoch, authenticator.clone()))));
     }
 
@@ -259,7 +269,9 @@ impl Replay {
         }
         let before = GroupContext::of(group).unwrap();
         let is_removal = staged.self_removed();
-        provider.settle(group.merge_staged_commit(&provider, *staged)).unwrap();
+        provider
+            .settle(group.merge_staged_commit(&provider, *staged))
+            .unwrap();
         if is_removal {
             assert!(!group.is_active());
             self.counts.own_removals += 1;
@@ -284,8 +296,12 @@ impl Replay {
         plaintext: &[u8],
     ) {
         let id = group.group_id().as_slice().try_into().unwrap();
-        let Payload::Message { id, idempotency_key, bytes, content } =
-            decode_payload(&id, plaintext)
+        let Payload::Message {
+            id,
+            idempotency_key,
+            bytes,
+            content,
+        } = decode_payload(&id, plaintext)
         else {
             panic!("{client} at {}: no message", message.sequence);
         };
@@ -297,9 +313,18 @@ impl Replay {
         assert_eq!(idempotency_key, seen.key);
         assert_eq!(sender.inbox.to_hex(), seen.sender);
         let content = content.unwrap();
-        assert_eq!(content, EncodedContent::decode(seen.content.as_slice()).unwrap());
-        if content.r#type.is_some_and(|kind| kind.type_id == "leave_request") {
-            self.leaving.entry(message.group.clone()).or_default().insert(sender.inbox);
+        assert_eq!(
+            content,
+            EncodedContent::decode(seen.content.as_slice()).unwrap()
+        );
+        if content
+            .r#type
+            .is_some_and(|kind| kind.type_id == "leave_request")
+        {
+            self.leaving
+                .entry(message.group.clone())
+                .or_default()
+                .insert(sender.inbox);
         }
         self.counts.messages += 1;
         self.messages.insert(message.sequence);
@@ -320,21 +345,30 @@ impl Replay {
         if after.form == ContextForm::Dictionary {
             self.counts.dictionary_contexts += 1;
         }
-        let leaving = self.leaving.get(&message.group).cloned().unwrap_or_default();
+        let leaving = self
+            .leaving
+            .get(&message.group)
+            .cloned()
+            .unwrap_or_default();
         let derived = group_updated(before, &after, &sender.inbox, &leaving);
         let seen = self.recorded.seen();
         let seen = seen.get(&(message.group.clone(), message.sequence));
-        let Some(seen) = seen.and_then(|seen| seen.iter().find(|seen| !seen.is_application))
-        else {
+        let Some(seen) = seen.and_then(|seen| seen.iter().find(|seen| !seen.is_application)) else {
             return;
         };
         assert_eq!(seen.key, message.server_ns.to_string());
         let content = EncodedContent::decode(seen.content.as_slice()).unwrap();
         let mut recorded =
             xmtp_proto::content::GroupUpdated::decode(content.content.as_ref()).unwrap();
-        recorded.added_inboxes.sort_by(|one, two| one.inbox_id.cmp(&two.inbox_id));
-        recorded.removed_inboxes.sort_by(|one, two| one.inbox_id.cmp(&two.inbox_id));
-        recorded.metadata_field_changes.sort_by(|one, two| one.field_name.cmp(&two.field_name));
+        recorded
+            .added_inboxes
+            .sort_by(|one, two| one.inbox_id.cmp(&two.inbox_id));
+        recorded
+            .removed_inboxes
+            .sort_by(|one, two| one.inbox_id.cmp(&two.inbox_id));
+        recorded
+            .metadata_field_changes
+            .sort_by(|one, two| one.field_name.cmp(&two.field_name));
         assert_eq!(derived, Some(recorded), "at {}", message.sequence);
         self.counts.transcripts += 1;
     }
@@ -365,11 +399,17 @@ fn keep_package(txn: &mut WriteTxn<'_>, package: &KeyPackage) {
         last_resort: public.last_resort(),
         ..KeyPackageRecord::default()
     };
-    txn.put(schema::KEY_PACKAGE, &package.hash_ref, &record).unwrap();
+    txn.put(schema::KEY_PACKAGE, &package.hash_ref, &record)
+        .unwrap();
     let provider = Provider::new(txn);
-    let hash_ref = public.hash_ref(&openmls_rust_crypto::RustCrypto::default()).unwrap();
+    let hash_ref = public
+        .hash_ref(&openmls_rust_crypto::RustCrypto::default())
+        .unwrap();
     assert_eq!(hash_ref.as_slice(), package.hash_ref);
-    provider.store().write_key_package(&hash_ref, &bundle).unwrap();
+    provider
+        .store()
+        .write_key_package(&hash_ref, &bundle)
+        .unwrap();
 }
 
 fn open_welcome(
