@@ -162,7 +162,6 @@ impl Engine for Wrong {
         let disk = disks.entry(dir.to_owned()).or_default();
         Ok(Arc::new(WrongStorage {
             fault: self.fault,
-            disk: disk.clone(),
             right: disk.open(),
             is_closed: AtomicBool::new(false),
         }))
@@ -172,7 +171,6 @@ impl Engine for Wrong {
 #[derive(Debug)]
 struct WrongStorage {
     fault: Fault,
-    disk: MemoryDisk,
     right: Arc<MemoryStorage>,
     is_closed: AtomicBool,
 }

@@ -264,9 +264,11 @@ fn foreign_file(path: &Path, len: u64) -> OpenError {
             expected: "sled",
             found: "sqlite",
         },
-        Ok(()) if len >= SQLITE_SMALLEST && len % SQLITE_SMALLEST == 0 => OpenError::Undecided {
-            candidates: "an encrypted SQLite database, or not a database",
-        },
+        Ok(()) if len >= SQLITE_SMALLEST && len.is_multiple_of(SQLITE_SMALLEST) => {
+            OpenError::Undecided {
+                candidates: "an encrypted SQLite database, or not a database",
+            }
+        }
         Ok(()) => OpenError::NotADatabase,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => OpenError::NotADatabase,
         Err(error) => refused("read the file", &error),

@@ -223,17 +223,20 @@ fn as_numbers(rows: &[Row]) -> Vec<u64> {
         .collect()
 }
 
+/// The start and end of a deleted range, and the numbers that are left.
+type Cleared = (&'static [u8], Option<&'static [u8]>, &'static [u64]);
+
 /// Deleted ranges over numbered keys take ends of any length too.
 pub(super) fn number_clears(engine: &dyn Engine) {
-    let top = i64::MAX as u64;
-    let numbers = [0, 1, 2, 0x01_00, top];
-    let cases: [(&[u8], Option<&[u8]>, &[u64]); 7] = [
-        (b"", Some(&[0, 0, 0, 0, 0, 0, 0, 1]), &[1, 2, 0x01_00, top]),
-        (b"", Some(&[0, 0, 0, 0, 0, 0, 0, 1, 0]), &[2, 0x01_00, top]),
-        (&[0; 9], Some(&[0, 0, 0, 0, 0, 0, 1]), &[0, 0x01_00, top]),
+    const TOP: u64 = i64::MAX as u64;
+    let numbers = [0, 1, 2, 0x01_00, TOP];
+    let cases: [Cleared; 7] = [
+        (b"", Some(&[0, 0, 0, 0, 0, 0, 0, 1]), &[1, 2, 0x01_00, TOP]),
+        (b"", Some(&[0, 0, 0, 0, 0, 0, 0, 1, 0]), &[2, 0x01_00, TOP]),
+        (&[0; 9], Some(&[0, 0, 0, 0, 0, 0, 1]), &[0, 0x01_00, TOP]),
         (&[0, 0, 0, 0, 0, 0, 1], None, &[0, 1, 2]),
         (&[0x7f], Some(&[0x80]), &[0, 1, 2, 0x01_00]),
-        (&[0x80], None, &[0, 1, 2, 0x01_00, top]),
+        (&[0x80], None, &[0, 1, 2, 0x01_00, TOP]),
         (b"", None, &[]),
     ];
     for (start, end, left) in cases {

@@ -131,6 +131,9 @@ pub(super) fn descending(engine: &dyn Engine) {
     scans(engine, Order::Descending);
 }
 
+/// Start, end and rows of a page, and what it holds and says.
+type Edge = (&'static [u8], &'static [u8], u32, usize, bool);
+
 /// A page that ends exactly at a deleted row or cleared range is exact about `more`.
 pub(super) fn page_edges(engine: &dyn Engine) {
     let fixture = Fixture::new(engine);
@@ -144,7 +147,7 @@ pub(super) fn page_edges(engine: &dyn Engine) {
         txn.clear(PAIRS, &2u8)?;
         txn.delete(PAIRS, &(3, 0))?;
         txn.delete(PAIRS, &(3, 4))?;
-        let checks: [(&[u8], &[u8], u32, usize, bool); 8] = [
+        let checks: [Edge; 8] = [
             (&[1], &[2], 2, 2, false),
             (&[1], &[3], 2, 2, false),
             (&[1], &[3, 1], 2, 2, false),
