@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use xmtp_core::storage::{Change, Durability, Layout, Storage, StorageError, TableId, TableInfo};
 use xmtp_core::storage::WriteBatch;
+use xmtp_core::storage::{Change, Durability, Layout, Storage, StorageError, TableId, TableInfo};
 use xmtp_storage_sled::SledStorage;
 
 const TABLE: TableId = TableId(900);
