@@ -12,8 +12,12 @@ mod vectors;
 use std::path::PathBuf;
 use std::process::Command;
 
+use prost::Message;
 use vectors::{Counts, Replay, recorded};
+use xmtp_mls::content::{join_transcript_id, joined};
 use xmtp_mls::group::{ContextForm, GroupContext};
+use xmtp_proto::content::{EncodedContent, GroupUpdated};
+use xmtp_proto::id::{GroupId, InboxId};
 
 /// 2026-11-30 12:00:00 UTC, inside the lifetime of every recorded key package.
 const INSIDE: &str = "1796040000";
@@ -49,6 +53,29 @@ fn recorded_contexts_parse() {
         assert!(context.commit_log_seed().is_some());
         assert!(context.members.contains_key(&context.creator));
     }
+}
+
+#[test]
+fn recorded_join_transcripts_have_our_ids() {
+    let mut found = 0;
+    for ((group, _), seen) in recorded().seen() {
+        for seen in seen
+            .iter()
+            .filter(|seen| seen.key.ends_with("_welcome_added"))
+        {
+            let content = EncodedContent::decode(seen.content.as_slice()).unwrap();
+            let updated = GroupUpdated::decode(content.content.as_ref()).unwrap();
+            let own = InboxId::parse_hex(&updated.added_inboxes[0].inbox_id).unwrap();
+            let adder = InboxId::parse_hex(&updated.initiated_by_inbox_id).unwrap();
+            let group = GroupId::try_from(group.as_slice()).unwrap();
+            let derived = join_transcript_id(&group, &joined(&own, &adder), seen.sent_ns);
+            assert_eq!(derived.idempotency_key, seen.key);
+            assert_eq!(derived.content, content);
+            assert_eq!(derived.id.as_bytes().as_slice(), seen.id);
+            found += 1;
+        }
+    }
+    assert_eq!(found, 11);
 }
 
 #[test]

@@ -77,8 +77,46 @@ pub fn commit_transcript_id(group: &GroupId, updated: &GroupUpdated, server_ns: 
 }
 
 /// Makes the transcript of a join whose Welcome the backend stored at a time, in nanoseconds.
+///
+/// Its key is that time as released clients write it: a date, not the number that commits have.
 pub fn join_transcript_id(group: &GroupId, updated: &GroupUpdated, server_ns: u64) -> Transcript {
-    transcript(group, updated, format!("{server_ns}_welcome_added"))
+    let key = format!("{}_welcome_added", date_text(server_ns));
+    transcript(group, updated, key)
+}
+
+/// Writes a time as `2026-11-30 10:08:13.167306028 UTC`, with 0, 3, 6 or 9 digits after the dot.
+fn date_text(ns: u64) -> String {
+    let (seconds, nanos) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    let (year, month, day) = civil_date(seconds / 86_400);
+    let of_day = seconds % 86_400;
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let fraction = match nanos {
+        0 => String::new(),
+        _ if nanos % 1_000_000 == 0 => format!(".{:03}", nanos / 1_000_000),
+        _ if nanos % 1000 == 0 => format!(".{:06}", nanos / 1000),
+        _ => format!(".{nanos:09}"),
+    };
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{fraction} UTC")
+}
+
+/// Answers year, month and day of a day counted from the Unix epoch.
+///
+/// Years are counted from March, so that the leap day is the last of its year.
+fn civil_date(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
 }
 
 fn transcript(group: &GroupId, updated: &GroupUpdated, idempotency_key: String) -> Transcript {
@@ -117,4 +155,30 @@ fn field_changes(before: &GroupContext, after: &GroupContext) -> Vec<MetadataFie
         })
     });
     changes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date_text;
+
+    #[test]
+    fn times_read_as_released_clients_write_them() {
+        let cases = [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_400_000_000_000, "2000-02-29 00:00:00 UTC"),
+            (
+                1_796_033_293_167_306_028,
+                "2026-11-30 10:08:13.167306028 UTC",
+            ),
+            (1_796_033_293_167_306_000, "2026-11-30 10:08:13.167306 UTC"),
+            (1_796_033_293_160_000_000, "2026-11-30 10:08:13.160 UTC"),
+            (
+                4_107_542_399_000_000_001,
+                "2100-02-28 23:59:59.000000001 UTC",
+            ),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(date_text(ns), text);
+        }
+    }
 }

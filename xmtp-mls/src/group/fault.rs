@@ -32,10 +32,10 @@ pub enum GroupFault {
     #[error("the group has no state here; wait for a welcome")]
     NoGroup,
     /// A commit cannot be applied because the key package of an Add is outside its lifetime by
-    /// this machine's clock; others apply it. Its sender is authenticated, nothing after the
+    /// the system's clock; others apply it. Its sender is authenticated, nothing after the
     /// lifetime has been checked.
     #[error(
-        "a commit adds a key package that is {0} by this machine's clock; check the clock, or join again"
+        "a commit adds a key package that is {0} by the system's clock; check the clock, or join again"
     )]
     Lifetime(LifetimeFault),
     /// The message is of another epoch than this group can read.

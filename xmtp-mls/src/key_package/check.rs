@@ -88,7 +88,7 @@ impl fmt::Debug for FetchedPackage {
 
 /// Checks a fetched key package against what was asked for, at a wall clock.
 ///
-/// openmls checks the lifetime against the machine's own clock besides.
+/// openmls checks the lifetime against the system's own clock besides.
 pub fn check(
     bytes: &[u8],
     installation: &InstallationId,

@@ -78,6 +78,7 @@ pub(crate) struct Seen {
     pub(crate) is_application: bool,
     pub(crate) sender: String,
     pub(crate) key: String,
+    pub(crate) sent_ns: u64,
     pub(crate) content: Vec<u8>,
 }
 
@@ -169,6 +170,7 @@ impl Recorded {
                 is_application: entry["kind"] == 1,
                 sender: text(&entry["sender"]),
                 key: text(&entry["idempotency_key"]),
+                sent_ns: entry["sent_at_ns"].as_u64().unwrap(),
                 content: hex(&entry["content"]),
             });
         }
