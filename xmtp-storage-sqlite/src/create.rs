@@ -22,7 +22,7 @@ use crate::wait::Wait;
 pub(crate) fn create(path: &Path, key: Option<&DatabaseKey>, wait: Wait) -> Result<(), OpenError> {
     let turn_file = turn::path(path);
     let found_turn = turn_file.exists();
-    let turn = Turn::open(path).map_err(|error| io_error("create the turn file", &error))?;
+    let mut turn = Turn::open(path).map_err(|error| io_error("create the turn file", &error))?;
     while !turn.take()? {
         if !wait.pause() {
             return Err(OpenError::InUse);

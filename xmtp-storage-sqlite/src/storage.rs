@@ -145,46 +145,31 @@ impl SqliteStorage {
         };
         self.writer
             .with(|connection| desk.set(connection, durability))?;
-        self.step_aside(&desk, wait)?;
-        if !self.writer.with(begin)? {
-            self.begin_among_others(wait)?;
-        }
-        Ok(SqliteWriter::new(self, tables, desk))
-    }
-
-    /// Lets another process go first when this one has committed last.
-    fn step_aside(&self, desk: &Desk, wait: Wait) -> Result<(), StorageError> {
-        let aside = Wait::start(ASIDE.min(wait.left()));
-        while self.writer.with(|connection| desk.was_last(connection))?
-            && self.turn(Turn::is_awaited)?
-            && aside.pause()
-        {}
-        Ok(())
-    }
-
-    fn begin_among_others(&self, wait: Wait) -> Result<(), StorageError> {
-        let mut joined = self.turn(Turn::join)?;
-        let begun = loop {
-            match self.writer.with(begin) {
-                Ok(false) => {}
-                done => break done.map(drop),
-            }
-            if !wait.pause() {
-                break Err(busy(wait));
-            }
-            if !joined {
-                joined = self.turn(Turn::join)?;
-            }
-        };
+        let begun = self.take_turn(&desk, wait);
         self.turn(Turn::leave)?;
-        begun
+        begun?;
+        SqliteWriter::new(self, tables, desk).signed()
+    }
+
+    fn take_turn(&self, desk: &Desk, wait: Wait) -> Result<(), StorageError> {
+        let was_last = || self.writer.with(|connection| desk.was_last(connection));
+        if was_last()? && self.turn(Turn::is_awaited)? {
+            self.turn(Turn::join)?;
+            let aside = Wait::start(ASIDE.min(wait.left()));
+            while was_last()? && aside.pause() {}
+        }
+        while !self.writer.with(begin)? {
+            self.turn(Turn::join)?;
+            pause(wait)?;
+        }
+        Ok(())
     }
 
     fn turn<T>(
         &self,
-        call: impl FnOnce(&Turn) -> Result<T, StorageError>,
+        call: impl FnOnce(&mut Turn) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        match &*self.turn.lock() {
+        match &mut *self.turn.lock() {
             Some(turn) => call(turn),
             None => Err(StorageError::Closed),
         }

@@ -19,7 +19,7 @@ use crate::{fault, read};
 pub(crate) struct Desk {
     /// The level the connection has; a switch costs a statement, so it is made only on change.
     durability: Option<Durability>,
-    /// The version after this instance's last commit.
+    /// The version when this instance last had its turn.
     last: Option<u64>,
     /// The log's size when readers last kept it from being emptied; zero otherwise.
     pub(crate) log_tried: u64,
@@ -34,8 +34,14 @@ impl Desk {
         }
     }
 
-    /// Tells whether nobody has committed since this instance did. On the connection that writes,
-    /// the version moves only with the commits of others.
+    /// Notes that this instance has its turn.
+    pub(crate) fn sign(&mut self, connection: &Connection) -> Result<(), StorageError> {
+        self.last = data_version(connection)?;
+        Ok(())
+    }
+
+    /// Tells whether nobody has committed since this instance had its turn. On the connection
+    /// that writes, the version moves only with the commits of others.
     pub(crate) fn was_last(&self, connection: &Connection) -> Result<bool, StorageError> {
         match self.last {
             None => Ok(false),
@@ -99,6 +105,13 @@ impl<'s> SqliteWriter<'s> {
         }
     }
 
+    /// Notes whose turn it is; a failure rolls back.
+    pub(crate) fn signed(mut self) -> Result<Self, StorageError> {
+        let slot = self.storage.write_slot();
+        slot.with(|connection| self.desk.sign(connection))?;
+        Ok(self)
+    }
+
     /// Runs statements in the transaction, and commits it.
     pub(crate) fn finish(
         mut self,
@@ -109,12 +122,8 @@ impl<'s> SqliteWriter<'s> {
             let done = change(connection, &tables).and_then(|()| commit(connection));
             if done.is_err() {
                 roll_back(connection)?;
-                return done;
             }
-            // The commit stands whatever this says: without it, the next writer does not step
-            // aside.
-            self.desk.last = data_version(connection).unwrap_or_default();
-            Ok(())
+            done
         })?;
         self.storage.bound_log(&mut self.desk);
         Ok(())
