@@ -1,9 +1,11 @@
 //! The queues in front of the writer, and the wakes behind it.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -13,19 +15,20 @@ use tokio::sync::oneshot;
 use xmtp_core::limits::ACTIVE_DATABASE_POLL_INTERVAL;
 use xmtp_core::runtime::{Job, Lane, NativeRuntime, Runtime, RuntimeExt, SimulatedRuntime};
 use xmtp_core::storage::{
-    Database, Domain, Durability, Layout, Priority, Raw, Read, Storage, StorageError, Table,
-    WRITER_PATIENCE, WriteTxn,
+    Database, Domain, Durability, Layout, Priority, Raw, Read, Snapshot, Storage, StorageError,
+    Table, WRITER_PATIENCE, WriteTxn,
 };
 use xmtp_core::testing::memory::{MemoryDisk, MemoryStorage};
 
 const ROWS: Table<u64, Raw> = Table::new(900, "rows", Layout::Numbered, Domain::Messages);
 const OTHER: Table<u64, Raw> = Table::new(901, "other", Layout::Numbered, Domain::Groups);
 
-/// A simulated runtime whose lanes stand still until they are told to run a job.
+/// A simulated runtime whose lanes and readers stand still until they are told to run a job.
 #[derive(Clone, Debug)]
 struct Stalled {
     inner: SimulatedRuntime,
     jobs: Arc<Jobs>,
+    reads: Arc<Jobs>,
 }
 
 #[derive(Default)]
@@ -59,6 +62,7 @@ impl Stalled {
         Self {
             inner: SimulatedRuntime::new(1),
             jobs: Arc::default(),
+            reads: Arc::default(),
         }
     }
 }
@@ -80,7 +84,7 @@ impl Runtime for Stalled {
         self.jobs.clone()
     }
     fn offload(&self, job: Job) {
-        self.inner.offload(job);
+        self.reads.run(job);
     }
     fn fill(&self, buffer: &mut [u8]) {
         self.inner.fill(buffer);
@@ -132,9 +136,19 @@ fn start_writes(
     }
 }
 
-/// Lets every task run as far as it gets.
-async fn settle(runtime: &Stalled) {
-    runtime.inner.sleep(Duration::from_millis(1)).await;
+/// Lets every task run as far as it gets without time passing.
+async fn settle() {
+    for _ in 0..100 {
+        let mut has_yielded = false;
+        let all_others_run = poll_fn(|context| {
+            if std::mem::replace(&mut has_yielded, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        all_others_run.await;
+    }
 }
 
 /// Foreground goes first, and background still gets every ninth turn.
@@ -148,11 +162,11 @@ fn foreground_first_and_background_not_starved() {
     runtime.inner.run(async move {
         start_writes(&main, &database, Priority::Background, 4, &order);
         start_writes(&main, &database, Priority::Foreground, 20, &order);
-        settle(&main).await;
+        settle().await;
         while main.jobs.len() > 0 {
             main.jobs.run_one();
         }
-        settle(&main).await;
+        settle().await;
     });
     assert_eq!(*noted.lock(), "FFFFFFFFbFFFFFFFFbFFFFbb");
 }
@@ -167,14 +181,14 @@ fn queues_are_bounded() {
     let main = runtime.clone();
     runtime.inner.run(async move {
         start_writes(&main, &database, Priority::Background, 300, &order);
-        settle(&main).await;
+        settle().await;
         assert_eq!(main.jobs.len(), 256);
         start_writes(&main, &database, Priority::Foreground, 1, &order);
-        settle(&main).await;
+        settle().await;
         assert_eq!(main.jobs.len(), 257, "the other queue has its own places");
         while main.jobs.len() > 0 {
             main.jobs.run_one();
-            settle(&main).await;
+            settle().await;
         }
     });
     assert_eq!(noted.lock().len(), 301);
@@ -261,11 +275,12 @@ async fn close_waits_for_what_runs() {
     let disk = MemoryDisk::new();
     let database = open(disk.open(), NativeRuntime::current());
     let (started, has_started) = oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
     let writer = database.clone();
     let caller = tokio::spawn(async move {
         let write = move |txn: &mut WriteTxn<'_>| {
             started.send(()).expect("the test waits");
-            std::thread::sleep(Duration::from_millis(20));
+            released.recv().expect("released");
             txn.put(ROWS, &1, &Raw(Vec::new()))
         };
         writer
@@ -273,7 +288,13 @@ async fn close_waits_for_what_runs() {
             .await
     });
     has_started.await.expect("the closure starts");
-    database.close().expect("close");
+    let mut changes = database.changes();
+    let closing = tokio::task::spawn_blocking(move || database.close());
+    // The end is told before the wait for the closure.
+    changes.changed(u64::MAX).await.expect_err("closing");
+    assert!(!closing.is_finished());
+    release.send(()).expect("the closure waits");
+    closing.await.expect("join").expect("close");
     assert_eq!(caller.await.expect("join"), Ok(()));
     assert!(has(&open(disk.open(), NativeRuntime::current()), 1));
 }
@@ -307,31 +328,32 @@ async fn a_panic_continues_in_the_caller() {
     assert_eq!(found.await, Ok((false, true)));
 }
 
-/// Queued reads run side by side, but never more than eight at once.
-#[tokio::test]
-async fn queued_reads_are_bounded() {
-    let database = open(MemoryStorage::new(), NativeRuntime::current());
-    let running = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let reads: Vec<_> = (0..40)
-        .map(|_| {
-            let (database, running, most) = (database.clone(), running.clone(), most.clone());
-            tokio::spawn(async move {
-                let read = move |_: &dyn xmtp_core::storage::Snapshot| {
-                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(1));
-                    running.fetch_sub(1, Ordering::SeqCst);
-                    Ok::<_, StorageError>(())
-                };
-                database.read_queued(read).await
-            })
-        })
-        .collect();
-    for read in reads {
-        read.await.expect("join").expect("read");
-    }
-    assert!((1..=8).contains(&most.load(Ordering::SeqCst)));
+/// Queued reads run side by side, but never more than eight at once; none is lost.
+#[test]
+fn queued_reads_are_bounded() {
+    let runtime = Stalled::new();
+    let database = open(MemoryStorage::new(), Arc::new(runtime.clone()));
+    let done = Arc::new(AtomicUsize::new(0));
+    let (main, count) = (runtime.clone(), done.clone());
+    runtime.inner.run(async move {
+        for _ in 0..40 {
+            let (database, count) = (database.clone(), count.clone());
+            main.inner.spawn("read", async move {
+                let read = |snapshot: &dyn Snapshot| snapshot.row(ROWS, &1).map(drop);
+                let outcome: Result<(), StorageError> = database.read_queued(read).await;
+                outcome.expect("read");
+                count.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        settle().await;
+        assert_eq!(main.reads.len(), 8);
+        while main.reads.len() > 0 {
+            main.reads.run_one();
+            settle().await;
+            assert!(main.reads.len() <= 8);
+        }
+    });
+    assert_eq!(done.load(Ordering::SeqCst), 40);
 }
 
 fn put<V: Into<u64>>(database: &Database, table: Table<u64, Raw>, key: V) {
@@ -434,10 +456,10 @@ fn the_end_is_final() {
     });
     let main = runtime.clone();
     runtime.run(async move {
-        main.sleep(Duration::from_millis(1)).await;
+        settle().await;
         database.close().expect("close");
         put(&open(disk.open(), Arc::new(main.clone())), ROWS, 1u64);
-        main.sleep(Duration::from_secs(1)).await;
+        settle().await;
         assert!(
             database
                 .changes()
