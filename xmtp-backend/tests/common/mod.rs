@@ -401,3 +401,17 @@ pub(crate) fn assert_refused(status: &Status, reason: Reason, index: Option<u32>
         "{detail:?}"
     );
 }
+
+/// Publishes messages of a group and returns their ids.
+pub(crate) async fn publish_texts(peer: &Peer, group: u8, texts: &[&str]) -> Vec<u64> {
+    let envelopes = texts.iter().map(|text| message(group, text)).collect();
+    let metas = peer.publish(envelopes).await.unwrap().envelope_metas;
+    metas.iter().map(sequence_id).collect()
+}
+
+/// Opens a stream and takes its first frame.
+pub(crate) async fn opened(peer: &Peer) -> Subscriber {
+    let mut stream = peer.subscribe().await;
+    stream.started().await;
+    stream
+}
