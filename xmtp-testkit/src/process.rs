@@ -28,7 +28,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// The variable that gives a child its role.
 const ROLE: &str = "XMTP_TESTKIT_ROLE";
@@ -126,9 +126,14 @@ impl Child {
             .expect("a child can be killed");
     }
 
-    /// Stops the child (SIGSTOP): it stays and does nothing.
+    /// Stops the child (SIGSTOP); when this returns, it stays and does nothing.
     pub fn stop(&mut self) {
         self.signal(Signal::STOP);
+        // Leaves the end of the child, if that is what comes, to be waited for again.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(self.pid), options).expect("a child can be waited for");
+        let stopped = status.is_some_and(|status| status.stopped());
+        assert!(stopped, "the child ended before it stopped");
     }
 
     /// Lets a stopped child go on (SIGCONT).

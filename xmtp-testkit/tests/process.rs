@@ -35,8 +35,12 @@ fn a_stopped_child_goes_on_and_a_killed_one_does_not() {
     let name = "a_stopped_child_goes_on_and_a_killed_one_does_not";
     let mut child = Child::spawn(name, "counter", &[]);
     assert_eq!(child.next_line(DEADLINE), "0");
-    child.stop();
-    child.cont();
+    for _ in 0..3 {
+        child.stop();
+        #[cfg(target_os = "linux")]
+        assert_eq!(state(child.id()), "T");
+        child.cont();
+    }
     // More than a pipe holds, so that it must have gone on.
     for n in 1..20_000u64 {
         assert_eq!(child.next_line(DEADLINE), n.to_string());
@@ -44,4 +48,12 @@ fn a_stopped_child_goes_on_and_a_killed_one_does_not() {
     child.kill();
     child.kill();
     assert!(!child.wait().success());
+}
+
+/// Reads the state of a process as the system has it.
+#[cfg(target_os = "linux")]
+fn state(id: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the process is there");
+    let (_, after_name) = stat.rsplit_once(") ").expect("the name is in parentheses");
+    after_name.split(' ').next().unwrap_or_default().to_owned()
 }
