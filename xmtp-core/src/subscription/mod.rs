@@ -6,6 +6,8 @@
 //! stream is open.
 
 mod catchup;
+#[cfg(test)]
+mod catchup_tests;
 mod connection;
 mod controller;
 mod interest;
@@ -13,6 +15,11 @@ mod pause;
 pub mod progress;
 mod reconnect;
 mod session;
+#[cfg(test)]
+mod session_tests;
+#[cfg(test)]
+mod tests;
+mod tracker;
 
 pub use catchup::{
     Cancelled, CatchUp, CatchUpEnded, NotCaughtUp, Processing, Registration, Scope, StatusWatch,

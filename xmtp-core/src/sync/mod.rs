@@ -8,7 +8,11 @@ mod capture;
 mod fetch;
 mod obligation;
 mod run;
+#[cfg(test)]
+mod scale_tests;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

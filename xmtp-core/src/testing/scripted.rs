@@ -5,6 +5,7 @@
 //! went wrong. A group message carries its group in its first 16 bytes, because nothing here
 //! parses MLS.
 
+mod client;
 mod faults;
 mod processor;
 mod server;
@@ -28,6 +29,7 @@ use xmtp_proto::{GroupId, InboxId, InstallationId, Topic};
 use crate::runtime::{Runtime, RuntimeExt};
 use crate::transport::{Subscription, Transport, TransportCapability, TransportError};
 
+pub use client::{INSTALLATION, ScriptedClient};
 pub use faults::{Call, Fault, FrameFault};
 pub use processor::{ScriptedProcessor, processors};
 use server::Server;
