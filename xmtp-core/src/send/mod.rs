@@ -21,4 +21,4 @@ pub(crate) mod store;
 pub use attempt::MAX_IN_FLIGHT_MESSAGES;
 pub use intent::{MAX_UNFINISHED_INTENTS, NewIntent, QueueError, Queued, queue};
 pub use plan::{RequestBounds, Unit, plan};
-pub use sender::{SendError, Sender, Sent};
+pub use sender::{Covers, SendError, Sender, Sent};

@@ -61,11 +61,11 @@ impl Account {
 
     /// Answers the inbox that this account creates when it has none.
     pub fn inbox_id(&self) -> InboxId {
-        xmtp_identity::inbox_id(&self.wallet.identifier(), self.nonce)
+        xmtp_identity::inbox_id(self.wallet.identifier(), self.nonce)
     }
 
     fn identifier(&self) -> Identifier {
-        self.wallet.identifier()
+        self.wallet.identifier().clone()
     }
 
     /// Finds the account's inbox at the backend, or the one that it will create.
@@ -114,11 +114,13 @@ impl Account {
             .build(now_ns)
             .map_err(|_| failed("the identity update could not be built"))?;
         let text = unsigned.signature_text().to_owned();
+        let unsigned_text = |_| failed("the identity update could not be signed");
+        let by_wallet = self.wallet.sign_text(&text).map_err(unsigned_text)?;
+        let by_installation = installation.identity_key().sign_text(&text);
+        let by_installation = by_installation.map_err(unsigned_text)?;
         unsigned
-            .with_signature(self.wallet.sign_text(&text))
-            .and_then(|unsigned| {
-                unsigned.with_signature(installation.identity_key().sign_text(&text))
-            })
+            .with_signature(by_wallet)
+            .and_then(|unsigned| unsigned.with_signature(by_installation))
             .and_then(xmtp_identity::UnsignedUpdate::finish)
             .map_err(|_| failed("the identity update could not be signed"))
     }
