@@ -12,6 +12,8 @@ mod connection;
 mod controller;
 mod interest;
 mod pause;
+#[cfg(test)]
+mod pause_tests;
 pub mod progress;
 mod reconnect;
 mod session;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use xmtp_proto::limits::BACKEND_DEFAULT_MAX_ENVELOPE_BYTES;
 use xmtp_proto::{Topic, TopicKind};
 
 use crate::limits::{
@@ -49,18 +50,7 @@ pub(super) fn resumable(
                 MAX_PENDING_ROWS_PER_TOPIC / 2,
                 MAX_PENDING_BYTES_PER_TOPIC / 2,
             ),
-            CapacityScope::Kind => {
-                let budget = receipt::store::kind_budget(snapshot, topic.kind())?;
-                let whole = Load {
-                    bytes: budget.bytes,
-                    rows: budget.rows,
-                };
-                let kind = topic.kind();
-                whole.is_within(
-                    max_pending_rows(kind) / 4 * 3,
-                    max_pending_bytes(kind) / 4 * 3,
-                )
-            }
+            CapacityScope::Kind => kind_has_room(snapshot, topic.kind(), load)?,
         };
         if has_room {
             ready.push((load, *topic));
@@ -69,6 +59,30 @@ pub(super) fn resumable(
     ready.sort_unstable();
     ready.truncate(MAX_RESUMED);
     Ok(ready.into_iter().map(|(_, topic)| topic).collect())
+}
+
+/// Tells whether a kind has room for a topic: any room for one that holds little, a quarter of the
+/// budget for one that holds much, so that those that are stuck never keep an empty one out.
+fn kind_has_room(
+    snapshot: &dyn Snapshot,
+    kind: TopicKind,
+    load: Load,
+) -> Result<bool, StorageError> {
+    let budget = receipt::store::kind_budget(snapshot, kind)?;
+    let whole = Load {
+        bytes: budget.bytes,
+        rows: budget.rows,
+    };
+    let (rows, bytes) = (max_pending_rows(kind), max_pending_bytes(kind));
+    let is_light = load.is_within(
+        MAX_PENDING_ROWS_PER_TOPIC / 4,
+        MAX_PENDING_BYTES_PER_TOPIC / 4,
+    );
+    Ok(if is_light {
+        whole.is_within(rows - 1, bytes - BACKEND_DEFAULT_MAX_ENVELOPE_BYTES)
+    } else {
+        whole.is_within(rows / 4 * 3, bytes / 4 * 3)
+    })
 }
 
 /// Answers the topics of a kind that hold more than an equal share of what waits: they pause

@@ -11,8 +11,8 @@ use xmtp_proto::{GroupId, SequenceId, Topic};
 use super::ConnectionState;
 use crate::engine::fetch::fetch_page;
 use crate::engine::receive::receive;
-use crate::limits::{MAX_PENDING_ROWS_PER_TOPIC, RECONNECT_FIRST_PAUSE};
-use crate::receipt::{AdmissionError, Batch, CapacityScope, Received};
+use crate::limits::RECONNECT_FIRST_PAUSE;
+use crate::receipt::{AdmissionError, Batch, Received};
 use crate::runtime::SimulatedRuntime;
 use crate::testing::memory::MemoryStorage;
 use crate::testing::scripted::{
@@ -320,65 +320,6 @@ fn a_source_above_f_is_refused() {
             .collect();
         assert_eq!(applied, ids, "in order");
     });
-}
-
-/// A topic whose pending data is at its bound pauses alone, loses nothing, and goes on when
-/// processing made room.
-/// covers: STR-063
-#[test]
-fn a_full_topic_pauses_alone() {
-    with_client(2, |client, backend| async move {
-        let (full, other) = (group(1), group(2));
-        let (topic, other_topic) = (Topic::group(&full), Topic::group(&other));
-        let count = MAX_PENDING_ROWS_PER_TOPIC as usize + 500;
-        store(&backend, &full, &["block"]);
-        let texts: Vec<String> = (0..count).map(|number| number.to_string()).collect();
-        backend.store(texts.iter().map(|text| group_envelope(&full, text)));
-        let interest = client.context.interests.owner();
-        interest.add([topic, other_topic]);
-        let paused = |client: &ScriptedClient| client.engine.subscriptions().paused(&topic);
-        client
-            .until("a pause", |client| paused(client).is_some())
-            .await;
-        assert_eq!(
-            paused(&client).map(|bound| bound.scope),
-            Some(CapacityScope::Topic)
-        );
-        store(&backend, &other, &["not delayed"]);
-        client
-            .until("the other", |client| client.messages(&other).len() == 1)
-            .await;
-        assert!(!backend.registered().contains_key(&topic));
-        client.processor.heal();
-        let wake = Batch {
-            topic: other_topic,
-            after: SequenceId::ZERO,
-            envelopes: Vec::new(),
-        };
-        receive(&client.context, vec![wake])
-            .await
-            .expect("no fault");
-        unblock(&client, &topic).await;
-        client
-            .until("all", |client| client.messages(&full).len() == count + 1)
-            .await;
-        assert_eq!(client.messages(&full)[1..], texts);
-        client
-            .until("no pause", |client| paused(client).is_none())
-            .await;
-    });
-}
-
-/// Tries a blocked head again, as a new coordinator does.
-async fn unblock(client: &ScriptedClient, topic: &Topic) {
-    let processors = client.context.processors.clone();
-    let topic = *topic;
-    let turn = client.context.database.write_queued(
-        crate::storage::Priority::Background,
-        crate::storage::Durability::Ordered,
-        move |txn| crate::processing::turn(txn, &topic, &processors, true),
-    );
-    turn.await.expect("a turn");
 }
 
 /// A refused answer is Failed with slow tries, a lost connection is Reconnecting; neither says

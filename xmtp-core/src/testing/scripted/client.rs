@@ -110,6 +110,18 @@ impl ScriptedClient {
         }
     }
 
+    /// Counts the envelopes of a topic that wait.
+    ///
+    /// # Panics
+    /// When the database fails.
+    pub fn pending_rows(&self, topic: &Topic) -> u64 {
+        let record = self
+            .context
+            .database
+            .read(|snapshot| crate::receipt::store::topic(snapshot, topic));
+        record.expect("positions are read").pending_rows.into()
+    }
+
     /// Reads the content of a group's messages in delivery order.
     ///
     /// # Panics
