@@ -32,6 +32,7 @@ mod in_process;
 pub mod mls_bytes;
 #[cfg(unix)]
 pub mod process;
+pub mod scenario;
 pub mod suite;
 
 pub use backend::{IDENTIFIER, TestBackend};

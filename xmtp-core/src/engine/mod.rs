@@ -38,6 +38,7 @@ struct Inner {
     context: Context,
     sender: Sender,
     subscriptions: Subscriptions,
+    messages: Messages,
     scope: watch::Sender<Scope>,
     tasks: Mutex<Tasks>,
 }
@@ -71,6 +72,7 @@ impl Engine {
             runtime.spawn("dependencies", depend::run(context.clone())),
             runtime.spawn("sending", send::run(context.clone(), sender.clone())),
         ];
+        let messages = Messages::new(context.database.clone());
         let tasks = Tasks {
             subscription: Some(subscription),
             running,
@@ -81,6 +83,7 @@ impl Engine {
                 context,
                 sender,
                 subscriptions,
+                messages,
                 scope: watch::Sender::default(),
                 tasks: Mutex::new(tasks),
             }),
@@ -122,7 +125,9 @@ impl Engine {
     pub fn attend(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.inner.tasks.lock();
         if !tasks.is_closed {
-            tasks.running.push(self.inner.context.runtime.spawn(name, task));
+            tasks
+                .running
+                .push(self.inner.context.runtime.spawn(name, task));
         }
     }
 
@@ -143,7 +148,7 @@ impl Engine {
 
     /// Answers the stored messages of this engine's database.
     pub fn messages(&self) -> Messages {
-        Messages::new(self.inner.context.database.clone())
+        self.inner.messages.clone()
     }
 
     /// Processes topics through the heads that the backend has now.
@@ -211,7 +216,10 @@ impl Engine {
         let (subscription, running) = {
             let mut tasks = self.inner.tasks.lock();
             tasks.is_closed = true;
-            (tasks.subscription.take(), std::mem::take(&mut tasks.running))
+            (
+                tasks.subscription.take(),
+                std::mem::take(&mut tasks.running),
+            )
         };
         if let Some(subscription) = subscription {
             subscription.close().await;

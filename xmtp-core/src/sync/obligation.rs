@@ -6,7 +6,7 @@ use xmtp_proto::{SequenceId, Topic};
 
 use super::{Cause, Obligation, Reason, TopicSync};
 use crate::error::Coded;
-use crate::subscription::progress::{Completion, TopicProgress, completion};
+use crate::subscription::progress::{Completion, Position, TopicProgress, completion};
 use crate::transport::TransportError;
 
 /// Causes named in one sentence.
@@ -51,6 +51,8 @@ pub(super) struct Enrolled {
     pub(super) completion: Completion,
     /// What keeps it from being received.
     pub(super) obstacle: Option<Obstacle>,
+    /// The newest Welcome that led to the group, as last read.
+    pub(super) welcome: SequenceId,
 }
 
 impl Enrolled {
@@ -60,7 +62,16 @@ impl Enrolled {
             progress,
             completion: Completion::Pending,
             obstacle: None,
+            welcome: SequenceId::ZERO,
         }
+    }
+
+    /// Tells whether it is a group that this installation had left when it was last read.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(
+            self.progress.position,
+            Position::Processed { is_left: true, .. }
+        )
     }
 
     /// Takes what was read, against the fixed target.

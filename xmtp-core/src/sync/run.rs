@@ -81,7 +81,8 @@ struct Run<'a> {
 #[derive(Default)]
 struct Look {
     progress: Vec<(Topic, TopicProgress)>,
-    discovered: Vec<GroupId>,
+    /// Groups with the newest Welcome that led to each.
+    discovered: BTreeMap<GroupId, SequenceId>,
 }
 
 impl<'a> Run<'a> {
@@ -349,14 +350,37 @@ impl<'a> Run<'a> {
             .database
             .read_queued(move |snapshot| look(snapshot, asked, welcome))
             .await?;
-        let groups = look.discovered.iter().map(Topic::group).collect();
-        self.enroll(groups).await?;
+        self.enroll_discovered(&look.discovered).await?;
         for (topic, progress) in look.progress {
             if let Some(enrolled) = self.enrolled.get_mut(&topic) {
                 enrolled.update(progress);
                 if enrolled.is_short() {
                     self.rounds.offer(topic);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Enrolls groups that Welcomes led to. A group that was left, and complete for that, is
+    /// enrolled anew when a later Welcome led back into it.
+    async fn enroll_discovered(
+        &mut self,
+        discovered: &BTreeMap<GroupId, SequenceId>,
+    ) -> Result<(), StorageError> {
+        let mut topics = BTreeSet::new();
+        for (group, welcome) in discovered {
+            let topic = Topic::group(group);
+            let is_rejoined = |one: &Enrolled| one.is_left() && one.welcome < *welcome;
+            if self.enrolled.get(&topic).is_some_and(is_rejoined) {
+                self.enrolled.remove(&topic);
+            }
+            topics.insert(topic);
+        }
+        self.enroll(topics).await?;
+        for (group, welcome) in discovered {
+            if let Some(enrolled) = self.enrolled.get_mut(&Topic::group(group)) {
+                enrolled.welcome = enrolled.welcome.max(*welcome);
             }
         }
         Ok(())
@@ -425,8 +449,11 @@ fn look(
 }
 
 /// Lists the groups that Welcomes at or below `through` led to.
-fn discovered(snapshot: &dyn Snapshot, through: SequenceId) -> Result<Vec<GroupId>, StorageError> {
-    let mut groups = Vec::new();
+fn discovered(
+    snapshot: &dyn Snapshot,
+    through: SequenceId,
+) -> Result<BTreeMap<GroupId, SequenceId>, StorageError> {
+    let mut groups = BTreeMap::new();
     let mut after = SequenceId::ZERO;
     loop {
         let (rows, more) = welcome::store::discoveries(snapshot, after, MAX_LOCAL_READ_ROWS)?;
@@ -435,7 +462,7 @@ fn discovered(snapshot: &dyn Snapshot, through: SequenceId) -> Result<Vec<GroupI
                 return Ok(groups);
             }
             after = sequence;
-            groups.push(group);
+            groups.insert(group, sequence);
         }
         if !more {
             return Ok(groups);

@@ -87,7 +87,9 @@ pub enum ClientError {
     #[error("an inbox is unknown to the backend; check the inbox id")]
     UnknownInbox,
     /// None of an inbox's installations can be added.
-    #[error("none of the {count} installations of an inbox can be added; it has to publish a new key package")]
+    #[error(
+        "none of the {count} installations of an inbox can be added; it has to publish a new key package"
+    )]
     NotAddable {
         /// How many there are.
         count: usize,

@@ -49,7 +49,9 @@ pub(super) async fn maintain(
     installation: &Arc<Installation>,
 ) -> Result<(), &'static str> {
     if let Some((hash_ref, envelope)) = due(context, installation).await? {
-        publish(context, envelope).await.map_err(|error| error.code())?;
+        publish(context, envelope)
+            .await
+            .map_err(|error| error.code())?;
         context
             .database
             .write_queued(Priority::Background, Durability::Ordered, move |txn| {

@@ -46,7 +46,9 @@ async fn addition(context: &Context, inbox: InboxId) -> Result<MemberAddition, C
             .filter(|package| check(package, id, &inbox, now).is_ok());
         match usable {
             Some(package) => addition.key_packages.push(package.clone()),
-            None => addition.failed_installations.push(id.as_bytes().to_vec().into()),
+            None => addition
+                .failed_installations
+                .push(id.as_bytes().to_vec().into()),
         }
     }
     if addition.key_packages.is_empty() {
@@ -71,7 +73,9 @@ async fn key_packages(
         };
         let response = context.transport.query_newest(request).await?;
         for result in response.results {
-            let topic = result.topic.and_then(|topic| Topic::parse(&topic.topic).ok());
+            let topic = result
+                .topic
+                .and_then(|topic| Topic::parse(&topic.topic).ok());
             let payload = result.envelope.and_then(|envelope| envelope.payload);
             let (Some(topic), Some(Payload::KeyPackage(package))) = (topic, payload) else {
                 continue;

@@ -202,8 +202,23 @@ impl Group {
         content: &EncodedContent,
         timeout: Duration,
     ) -> Result<Sent, ClientError> {
-        let (_, intent) = self.message(content);
+        let (_, intent) = self.message(content, &self.fresh_key());
         Ok(self.engine.sender().send(intent, timeout).await?)
+    }
+
+    /// Sends content under an idempotency key of the application's: the same key and content in
+    /// the same group are one message, however often this is called.
+    ///
+    /// # Errors
+    /// As [`Group::send_text`].
+    pub async fn send_with_key(
+        &self,
+        content: &EncodedContent,
+        idempotency_key: &str,
+    ) -> Result<Sent, ClientError> {
+        let (_, intent) = self.message(content, idempotency_key);
+        let sender = self.engine.sender();
+        Ok(sender.send(intent, DEFAULT_BARRIER_TIMEOUT).await?)
     }
 
     /// Queues content and answers once that is durable; a worker sends it.
@@ -211,7 +226,7 @@ impl Group {
     /// # Errors
     /// When it is refused; nothing is stored then.
     pub async fn enqueue(&self, content: &EncodedContent) -> Result<MessageId, ClientError> {
-        let (id, intent) = self.message(content);
+        let (id, intent) = self.message(content, &self.fresh_key());
         match self.engine.sender().enqueue(intent).await? {
             Queued::Intent(_) | Queued::Published(_) => Ok(id),
         }
@@ -243,7 +258,8 @@ impl Group {
         let body = stored::MetadataIntent {
             attributes: [(attribute, name.to_owned())].into(),
         };
-        self.intend(IntentKind::ChangeMetadata, body.encode_to_vec()).await
+        self.intend(IntentKind::ChangeMetadata, body.encode_to_vec())
+            .await
     }
 
     /// Renews this installation's keys in the group.
@@ -263,7 +279,8 @@ impl Group {
             additions,
             removed_inboxes: removed.iter().map(InboxId::to_hex).collect(),
         };
-        self.intend(IntentKind::ChangeMembers, body.encode_to_vec()).await
+        self.intend(IntentKind::ChangeMembers, body.encode_to_vec())
+            .await
     }
 
     async fn intend(&self, kind: IntentKind, body: Vec<u8>) -> Result<Sent, ClientError> {
@@ -277,10 +294,13 @@ impl Group {
         Ok(sender.send(intent, DEFAULT_BARRIER_TIMEOUT).await?)
     }
 
-    fn message(&self, content: &EncodedContent) -> (MessageId, NewIntent) {
-        let now = self.engine.context().runtime.now_ns();
-        let key = crate::content::idempotency_key(now);
-        let (id, plaintext) = encode_payload(&self.id, content, &key);
+    /// The idempotency key of a message that is sent once: its time, as released clients have it.
+    fn fresh_key(&self) -> String {
+        crate::content::idempotency_key(self.engine.context().runtime.now_ns())
+    }
+
+    fn message(&self, content: &EncodedContent, key: &str) -> (MessageId, NewIntent) {
+        let (id, plaintext) = encode_payload(&self.id, content, key);
         let intent = NewIntent {
             group: self.id,
             kind: IntentKind::SendMessage,

@@ -48,7 +48,16 @@ pub(super) fn foreign(
             .map_err(|fault| verdict::of_group(fault, FrameKind::Commit))?;
     }
     drop(provider);
-    effects(installation, group, item, &before, &after, committer.inbox, removed, &earlier)
+    effects(
+        installation,
+        group,
+        item,
+        &before,
+        &after,
+        committer.inbox,
+        removed,
+        &earlier,
+    )
 }
 
 /// Applies the own commit that is pending, at its echo: validated like any other.
@@ -77,7 +86,10 @@ pub(super) fn own(
         false,
         &earlier,
     )?;
-    let staged = intent.attempt.as_ref().map(|attempt| attempt.staged.clone());
+    let staged = intent
+        .attempt
+        .as_ref()
+        .map(|attempt| attempt.staged.clone());
     let owed = prepare::owed_welcomes(txn, &staged.unwrap_or_default(), item.sequence_id)?;
     effects.welcomes = Some(OwedWelcomes(owed));
     Ok(effects)
@@ -144,7 +156,10 @@ fn validate(
     if after.floor() < floor {
         return Err(Rejected::PolicyDenied.into());
     }
-    if after.floor().is_some_and(|floor| floor > welcome::own_version()) {
+    if after
+        .floor()
+        .is_some_and(|floor| floor > welcome::own_version())
+    {
         return Err(Blocked::VersionFloor.into());
     }
     check_sequences(before, &after, item.sequence_id)?;
@@ -233,11 +248,17 @@ fn check_installations(
         .map(|leaf| leaf.installation)
         .collect();
     let installations = |state: &Option<AssociationState>| -> BTreeSet<InstallationId> {
-        state.iter().flat_map(AssociationState::installations).collect()
+        state
+            .iter()
+            .flat_map(AssociationState::installations)
+            .collect()
     };
     let (mut to_add, mut to_remove) = (BTreeSet::new(), BTreeSet::new());
     for (inbox, changed) in states {
-        let (old, new) = (installations(&changed.before), installations(&changed.after));
+        let (old, new) = (
+            installations(&changed.before),
+            installations(&changed.after),
+        );
         to_add.extend(new.difference(&old).map(|id| (*inbox, *id)));
         to_remove.extend(old.difference(&new).copied());
     }
@@ -252,11 +273,12 @@ fn check_installations(
             return Err(Rejected::InvalidCommit.into());
         }
     }
-    let failed: BTreeSet<InstallationId> =
-        after.failed.union(&before.failed).copied().collect();
+    let failed: BTreeSet<InstallationId> = after.failed.union(&before.failed).copied().collect();
     for proposal in staged.remove_proposals() {
         let index = proposal.remove_proposal().removed();
-        let leaf = group.member_at(index).and_then(|member| Leaf::of(&member).ok());
+        let leaf = group
+            .member_at(index)
+            .and_then(|member| Leaf::of(&member).ok());
         let leaf = leaf.ok_or(Rejected::InvalidCommit)?;
         if !to_remove.remove(&leaf.installation) {
             return Err(Rejected::InvalidCommit.into());
@@ -294,9 +316,17 @@ fn effects(
     let mut messages = Vec::new();
     if let Some(updated) = group_updated(before, after, &committer, &BTreeSet::new()) {
         let transcript = commit_transcript_id(&id, &updated, item.server_ns);
-        messages.push(transcript_message(&id, item, committer.to_hex(), &transcript));
+        messages.push(transcript_message(
+            &id,
+            item,
+            committer.to_hex(),
+            &transcript,
+        ));
     }
-    tracing::trace!(own = committer == installation.inbox(), "a commit is applied");
+    tracing::trace!(
+        own = committer == installation.inbox(),
+        "a commit is applied"
+    );
     Ok(Effects {
         messages,
         group: Some(GroupChange {

@@ -97,11 +97,7 @@ impl Turn for GroupTurn<'_> {
 }
 
 impl GroupTurn<'_> {
-    fn decide(
-        &mut self,
-        txn: &mut WriteTxn<'_>,
-        item: &PendingItem,
-    ) -> Result<Effects, Failure> {
+    fn decide(&mut self, txn: &mut WriteTxn<'_>, item: &PendingItem) -> Result<Effects, Failure> {
         let Some(group) = self.group.as_mut() else {
             return Err(Blocked::StorageMissing.into());
         };
@@ -163,7 +159,15 @@ impl GroupTurn<'_> {
             }
             ProcessedMessageContent::StagedCommitMessage(staged) => {
                 let leaf = sender.ok_or(Rejected::Unauthenticated)?;
-                commit::foreign(self.installation, group, &self.deferred, txn, item, leaf, *staged)
+                commit::foreign(
+                    self.installation,
+                    group,
+                    &self.deferred,
+                    txn,
+                    item,
+                    leaf,
+                    *staged,
+                )
             }
             ProcessedMessageContent::UnresolvedAppDataCommit(_) => Err(Blocked::Unsupported.into()),
             ProcessedMessageContent::ProposalMessage(proposal) => {

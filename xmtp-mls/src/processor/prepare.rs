@@ -39,9 +39,13 @@ impl From<GroupFault> for Stop {
         Self::Prepare(match fault {
             GroupFault::Storage(error) => return Self::Storage(error),
             GroupFault::Inactive | GroupFault::NoGroup => PrepareError::Inactive,
-            GroupFault::Library => PrepareError::Local { what: "mls library" },
+            GroupFault::Library => PrepareError::Local {
+                what: "mls library",
+            },
             GroupFault::KeyMissing => PrepareError::Local { what: "own key" },
-            GroupFault::Pending => PrepareError::Local { what: "pending commit" },
+            GroupFault::Pending => PrepareError::Local {
+                what: "pending commit",
+            },
             _ => PrepareError::Unsendable { reason: "invalid" },
         })
     }
@@ -112,15 +116,19 @@ fn change_members(
     group: &mut MlsGroup,
     intent: &stored::Intent,
 ) -> Result<(Vec<u8>, Vec<u8>), Stop> {
-    let body = stored::MembershipIntent::decode(intent.body.clone())
-        .map_err(|_| unsendable("invalid"))?;
+    let body =
+        stored::MembershipIntent::decode(intent.body.clone()).map_err(|_| unsendable("invalid"))?;
     let context = GroupContext::of(group).map_err(|_| unsendable("unsupported_group"))?;
     let change = Membership::plan(txn, group, &context, &body)?;
     if change.is_nothing(&context) {
         return Err(Stop::Prepare(PrepareError::Superseded));
     }
     let plan = CommitPlan {
-        adds: change.adds.iter().map(|fetched| fetched.package.clone()).collect(),
+        adds: change
+            .adds
+            .iter()
+            .map(|fetched| fetched.package.clone())
+            .collect(),
         removes: change.removes.clone(),
         membership: Some(change.membership.clone()),
         ..Default::default()
@@ -129,7 +137,11 @@ fn change_members(
     let BuiltCommit { commit, welcome } = built;
     let staged = stored::StagedWelcome {
         welcome: welcome.unwrap_or_default().into(),
-        recipients: change.adds.iter().map(|fetched| to_stored(&fetched.recipient)).collect(),
+        recipients: change
+            .adds
+            .iter()
+            .map(|fetched| to_stored(&fetched.recipient))
+            .collect(),
     };
     Ok((commit, staged.encode_to_vec()))
 }
@@ -187,7 +199,11 @@ impl Membership {
     ) -> Result<(), Stop> {
         let inbox = InboxId::parse_hex(&addition.inbox_id).map_err(|_| unsendable("invalid"))?;
         let sequence = SequenceId::saturating(addition.sequence_id);
-        if next.members.get(&inbox).is_some_and(|held| *held >= sequence) {
+        if next
+            .members
+            .get(&inbox)
+            .is_some_and(|held| *held >= sequence)
+        {
             return Ok(());
         }
         let Some(state) = state_at(txn, &inbox, sequence)? else {
@@ -222,9 +238,7 @@ impl Membership {
     }
 
     fn is_nothing(&self, before: &GroupContext) -> bool {
-        self.adds.is_empty()
-            && self.removes.is_empty()
-            && self.membership == before.to_membership()
+        self.adds.is_empty() && self.removes.is_empty() && self.membership == before.to_membership()
     }
 }
 

@@ -51,10 +51,16 @@ impl MlsProcessor {
     ) -> Result<JoinCandidate<'_>, Failure> {
         let unwrapped = unwrap(txn, item, pointee)?;
         let staged = stage_join(txn, unwrapped.welcome).map_err(of_join)?;
-        let anchor = check_anchor(unwrapped.anchor, item.sequence_id, staged.epoch())
-            .map_err(of_welcome)?;
-        staged.check(&self.installation, item.sequence_id).map_err(of_join)?;
-        if staged.context().floor().is_some_and(|floor| floor > own_version()) {
+        let anchor =
+            check_anchor(unwrapped.anchor, item.sequence_id, staged.epoch()).map_err(of_welcome)?;
+        staged
+            .check(&self.installation, item.sequence_id)
+            .map_err(of_join)?;
+        if staged
+            .context()
+            .floor()
+            .is_some_and(|floor| floor > own_version())
+        {
             return Err(Blocked::VersionFloor.into());
         }
         check_members(txn, &staged)?;
@@ -99,15 +105,17 @@ fn unwrap(
     };
     let Some(pointee) = pointee else {
         let destination = pointer.topic();
-        return Err(Failure::Verdict(Verdict::Waits(vec![Dependency::Pointee {
-            destination,
-        }])));
+        return Err(Failure::Verdict(Verdict::Waits(vec![
+            Dependency::Pointee { destination },
+        ])));
     };
     let Some(Payload::WelcomeMessage(found)) = &pointee.envelope.payload else {
         return Err(Rejected::PointeeInvalid.into());
     };
     let version = found.version.as_ref().ok_or(Rejected::PointeeInvalid)?;
-    pointer.open(version).map_err(|_| Rejected::PointeeInvalid.into())
+    pointer
+        .open(version)
+        .map_err(|_| Rejected::PointeeInvalid.into())
 }
 
 /// Every leaf is backed by the exact identity state, and every installation of that state is a
@@ -127,7 +135,10 @@ fn check_members(txn: &WriteTxn<'_>, staged: &StagedJoin) -> Result<(), Failure>
         };
         let installations: BTreeSet<InstallationId> = state.installations().into_iter().collect();
         let leaves = staged.leaves().iter().filter(|leaf| leaf.inbox == *inbox);
-        if leaves.into_iter().any(|leaf| !installations.contains(&leaf.installation)) {
+        if leaves
+            .into_iter()
+            .any(|leaf| !installations.contains(&leaf.installation))
+        {
             return Err(Rejected::WelcomeMembership.into());
         }
         listed.extend(installations);
@@ -202,7 +213,10 @@ impl Candidate for JoinCandidate<'_> {
             added_by_inbox: adder.to_hex(),
             created_ns: self.item.server_ns,
             epoch: group.epoch().as_u64(),
-            name: context.attribute(Attribute::Name).unwrap_or_default().to_owned(),
+            name: context
+                .attribute(Attribute::Name)
+                .unwrap_or_default()
+                .to_owned(),
             dm_id: context.dm_id().unwrap_or_default(),
             epoch_authenticator: group.epoch_authenticator().as_slice().to_vec().into(),
             ..Default::default()

@@ -1,0 +1,53 @@
+//! Every scenario, played by real clients over a real backend, on each storage engine.
+
+use std::fs;
+use std::path::PathBuf;
+
+use xmtp_testkit::scenario::{Engine, Scenario, parse, play};
+
+/// Reads every scenario, in the order of its name.
+fn scenarios() -> Vec<(String, Scenario)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("the folder of scenarios")
+        .map(|entry| entry.expect("a scenario").path())
+        .collect();
+    found.sort();
+    assert!(found.len() >= 5, "scenarios are missing");
+    found
+        .into_iter()
+        .map(|path| {
+            let name = path
+                .file_stem()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            let text = fs::read_to_string(&path).expect("a scenario's text");
+            let scenario = parse(&text).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+            (name, scenario)
+        })
+        .collect()
+}
+
+async fn play_all(engine: Engine) {
+    for (name, scenario) in scenarios() {
+        if let Err(fault) = play(&scenario, engine, None).await {
+            panic!("{name} on {engine:?}: {fault}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_scenario_plays_in_memory() {
+    play_all(Engine::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_scenario_plays_on_encrypted_sqlite() {
+    play_all(Engine::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_scenario_plays_on_sealed_sled() {
+    play_all(Engine::Sled).await;
+}

@@ -1,0 +1,267 @@
+//! Playing a scenario, step by step, over whatever crash is planned.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use thiserror::Error;
+use xmtp_core::delivery::{Filter, Message, Scope, StreamError};
+use xmtp_core::send::SendError;
+use xmtp_core::storage::{OpenError, StorageError};
+use xmtp_mls::content::{decode_text, encode_text};
+use xmtp_mls::{BuildError, Client, ClientError, Group};
+use xmtp_proto::GroupId;
+use xmtp_proto::content::EncodedContent;
+use xmtp_proto::storage::v1::MessageKind;
+
+use super::{CrashAt, Engine, PersonState, Scenario, Step, World};
+
+/// Crashes after which a step is given up; each crash is planned once.
+const MAX_TRIES: usize = 4;
+/// Messages read of one group.
+const MAX_TEXTS: u32 = 128;
+
+/// Why a scenario fails.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum PlayError {
+    #[error("line {line} fails: {cause}")]
+    Step { line: usize, cause: String },
+    #[error("nobody is called {0}")]
+    Unknown(String),
+    #[error("a database breaks its rules: {0}")]
+    Broken(String),
+    #[error("{0}")]
+    Told(String),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Sync(#[from] xmtp_core::sync::SyncError),
+    #[error("a wallet's secret is no key")]
+    Wallet(#[from] xmtp_identity::InvalidSecret),
+}
+
+/// How a scenario ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What is left of each person.
+    pub people: BTreeMap<String, PersonState>,
+    /// How often each person committed.
+    pub commits: BTreeMap<String, u64>,
+}
+
+/// Plays a scenario to its end and answers what is left.
+///
+/// # Errors
+/// The step that fails, or the rule that a database breaks at the end.
+pub async fn play(
+    scenario: &Scenario,
+    engine: Engine,
+    crash: Option<CrashAt>,
+) -> Result<Outcome, PlayError> {
+    let mut world = World::start(&scenario.people, engine, crash).await?;
+    for (line, step) in &scenario.steps {
+        repeat(&mut world, *line, step).await?;
+    }
+    let mut outcome = Outcome {
+        people: BTreeMap::new(),
+        commits: BTreeMap::new(),
+    };
+    for name in &scenario.people {
+        let state = final_state(&mut world, name).await?;
+        outcome.people.insert(name.clone(), state);
+        outcome.commits.insert(name.clone(), world.commits(name)?);
+    }
+    world.end().await?;
+    Ok(outcome)
+}
+
+/// Does a step, again from its start when somebody's process died during it.
+async fn repeat(world: &mut World, line: usize, step: &Step) -> Result<(), PlayError> {
+    let told = |cause: PlayError| PlayError::Step {
+        line,
+        cause: cause.to_string(),
+    };
+    for _ in 0..MAX_TRIES {
+        let result = act(world, line, step).await;
+        let died = world.people.keys().any(|name| world.has_died(name));
+        match result {
+            Ok(()) => return Ok(()),
+            Err(_) if died => {}
+            Err(cause) => return Err(told(cause)),
+        }
+    }
+    Err(told(PlayError::Told("it never came through".to_owned())))
+}
+
+async fn act(world: &mut World, line: usize, step: &Step) -> Result<(), PlayError> {
+    match step {
+        Step::Creates { who, group } => {
+            let client = world.client(who).await?;
+            let id = created(&client, group).await?;
+            world.groups.insert(group.clone(), id);
+            Ok(())
+        }
+        Step::Adds { who, whom, group } => {
+            world.client(whom).await?;
+            let inbox = world.inbox(whom)?;
+            superseded(
+                group_of(world, who, group)
+                    .await?
+                    .add_members(&[inbox])
+                    .await,
+            )
+        }
+        Step::Removes { who, whom, group } => {
+            let inbox = world.inbox(whom)?;
+            superseded(
+                group_of(world, who, group)
+                    .await?
+                    .remove_members(&[inbox])
+                    .await,
+            )
+        }
+        Step::Renames { who, group, name } => {
+            superseded(group_of(world, who, group).await?.rename(name).await)
+        }
+        Step::Sends { who, group, text } => {
+            let group = group_of(world, who, group).await?;
+            let key = format!("line {line}");
+            group.send_with_key(&encode_text(text), &key).await?;
+            Ok(())
+        }
+        Step::Syncs { who } => {
+            world.client(who).await?.sync_all().await?;
+            Ok(())
+        }
+        Step::Consumes { who, count } => consume(&world.client(who).await?, *count).await,
+        Step::Restarts { who } => {
+            world.close(who).await?;
+            world.client(who).await.map(|_| ())
+        }
+        _ => assert(world, step).await,
+    }
+}
+
+async fn assert(world: &mut World, step: &Step) -> Result<(), PlayError> {
+    match step {
+        Step::Has { who, group, texts } => {
+            let found = texts_of(world, who, group).await?;
+            equal(&found, texts)
+        }
+        Step::Membership { who, group, is_in } => {
+            let found = group_of(world, who, group).await?.is_active().await?;
+            equal(&found, is_in)
+        }
+        Step::Agrees { who, whom, group } => {
+            let (one, other) = (
+                group_of(world, who, group).await?,
+                group_of(world, whom, group).await?,
+            );
+            equal(&one.epoch().await?, &other.epoch().await?)?;
+            equal(
+                &one.epoch_authenticator().await?,
+                &other.epoch_authenticator().await?,
+            )
+        }
+        Step::Names { who, group, name } => {
+            let found = group_of(world, who, group).await?.name().await?;
+            equal(&found, name)
+        }
+        _ => Err(PlayError::Told("it is no assertion".to_owned())),
+    }
+}
+
+/// Finds a group of this name, or creates it: a crash after the creation must not make another.
+async fn created(client: &Client, name: &str) -> Result<GroupId, PlayError> {
+    for group in client.conversations().list().await? {
+        if group.name().await? == name {
+            return Ok(group.id());
+        }
+    }
+    Ok(client.conversations().new_group(name, &[]).await?.id())
+}
+
+async fn group_of(world: &mut World, who: &str, group: &str) -> Result<Group, PlayError> {
+    let id = world.groups.get(group).copied();
+    let id = id.ok_or_else(|| PlayError::Told(format!("{group} was never created")))?;
+    Ok(world.client(who).await?.conversations().group(id))
+}
+
+/// A change that is already in effect was made before the crash.
+fn superseded<T>(result: Result<T, ClientError>) -> Result<(), PlayError> {
+    match result {
+        Ok(_) | Err(ClientError::Send(SendError::Superseded)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes texts from the default consumer and acknowledges all of them.
+async fn consume(client: &Client, count: usize) -> Result<(), PlayError> {
+    let mut consumer = client.messages().consume(Scope::All, Filter::all()).await?;
+    let mut taken = 0;
+    while taken < count {
+        let next = consumer.next().await?;
+        let message = next.ok_or_else(|| PlayError::Told("the stream ended".to_owned()))?;
+        taken += usize::from(text_of(&message).is_some());
+    }
+    consumer.finish().await?;
+    Ok(())
+}
+
+async fn texts_of(world: &mut World, who: &str, group: &str) -> Result<Vec<String>, PlayError> {
+    let id = group_of(world, who, group).await?.id();
+    let messages = world.client(who).await?.engine().messages();
+    let history = messages
+        .history(Scope::from(id), Filter::all(), MAX_TEXTS)
+        .await?;
+    let mut found: Vec<&Message> = history.messages.iter().collect();
+    found.sort_by_key(|message| message.number);
+    Ok(found.into_iter().filter_map(text_of).collect())
+}
+
+fn text_of(message: &Message) -> Option<String> {
+    if message.kind != MessageKind::Application {
+        return None;
+    }
+    let content = EncodedContent::decode(message.content.clone()).ok()?;
+    decode_text(&content).ok().map(str::to_owned)
+}
+
+async fn final_state(world: &mut World, who: &str) -> Result<PersonState, PlayError> {
+    let mut state = PersonState {
+        texts: BTreeMap::new(),
+        active: BTreeMap::new(),
+    };
+    let groups: Vec<String> = world.groups.keys().cloned().collect();
+    for name in groups {
+        let active = match group_of(world, who, &name).await?.is_active().await {
+            Ok(active) => active,
+            Err(ClientError::UnknownGroup) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        state.active.insert(name.clone(), active);
+        let texts = texts_of(world, who, &name).await?;
+        state.texts.insert(name, texts);
+    }
+    Ok(state)
+}
+
+fn equal<T: PartialEq + std::fmt::Debug + ?Sized, U: PartialEq<T> + std::fmt::Debug + ?Sized>(
+    found: &U,
+    told: &T,
+) -> Result<(), PlayError> {
+    if *found == *told {
+        return Ok(());
+    }
+    Err(PlayError::Told(format!("told {told:?}, found {found:?}")))
+}

@@ -1,0 +1,252 @@
+//! The people of a scenario: their disks, their clients, and the crash that one of them meets.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use xmtp_core::storage::{Storage, verify};
+use xmtp_core::testing::faulty::{Faulty, Side};
+use xmtp_core::testing::memory::MemoryDisk;
+use xmtp_mls::{Account, Client};
+use xmtp_proto::{GroupId, InboxId};
+use xmtp_storage_sled::SledStorage;
+use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
+
+use super::PlayError;
+use crate::TestBackend;
+
+/// Which storage engine the people use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The strict engine in memory.
+    Memory,
+    /// Encrypted SQLite.
+    Sqlite,
+    /// Sealed sled.
+    Sled,
+}
+
+/// A crash that one person meets once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashAt {
+    /// Whose process dies.
+    pub who: String,
+    /// At which of their commits, from 1.
+    pub commit: u64,
+    /// Before or after it.
+    pub side: Side,
+    /// Whether the machine dies too: unflushed commits are lost down to this many.
+    pub power_loss: Option<usize>,
+}
+
+/// What is left of a person at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersonState {
+    /// The texts of each group by its name, in delivery order.
+    pub texts: BTreeMap<String, Vec<String>>,
+    /// Whether each group is active.
+    pub active: BTreeMap<String, bool>,
+}
+
+enum Disk {
+    Memory(MemoryDisk),
+    Sqlite(PathBuf),
+    Sled(PathBuf),
+}
+
+/// One person.
+pub(super) struct Person {
+    disk: Disk,
+    secret: [u8; 32],
+    faulty: Option<Arc<Faulty>>,
+    storage: Option<Arc<dyn Storage>>,
+    client: Option<Client>,
+    /// Commits of earlier lives.
+    commits: u64,
+}
+
+/// Everybody, and the backend between them.
+pub struct World {
+    pub(super) people: BTreeMap<String, Person>,
+    pub(super) groups: BTreeMap<String, GroupId>,
+    backend: TestBackend,
+    crash: Option<CrashAt>,
+    home: tempfile::TempDir,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("people", &self.people.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// Starts a backend and an empty disk for each person.
+    ///
+    /// # Errors
+    /// When the temporary folder cannot be made.
+    pub async fn start(
+        people: &[String],
+        engine: Engine,
+        crash: Option<CrashAt>,
+    ) -> Result<Self, PlayError> {
+        let home = tempfile::tempdir()?;
+        let mut world = Self {
+            people: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            backend: TestBackend::start().await,
+            crash,
+            home,
+        };
+        for (index, name) in people.iter().enumerate() {
+            let path = world.home.path().join(name);
+            let disk = match engine {
+                Engine::Memory => Disk::Memory(MemoryDisk::new()),
+                Engine::Sqlite => Disk::Sqlite(path.with_extension("db")),
+                Engine::Sled => Disk::Sled(path),
+            };
+            let person = Person {
+                disk,
+                secret: [index as u8 + 1; 32],
+                faulty: None,
+                storage: None,
+                client: None,
+                commits: 0,
+            };
+            world.people.insert(name.clone(), person);
+        }
+        Ok(world)
+    }
+
+    /// Answers the client of a person, opening it when it is closed or its process has died.
+    ///
+    /// # Errors
+    /// When it does not open, which a crash in the middle of it makes happen.
+    pub(super) async fn client(&mut self, who: &str) -> Result<Client, PlayError> {
+        let transport = self.backend.in_process();
+        let crash = self.crash.clone().filter(|crash| crash.who == who);
+        let person = self.person(who)?;
+        if person.is_dead() {
+            person.bury(crash.as_ref()).await;
+            if crash.is_some() {
+                self.crash = None;
+            }
+        }
+        let crash = self.crash.clone().filter(|crash| crash.who == who);
+        let person = self.person(who)?;
+        if let Some(client) = &person.client {
+            return Ok(client.clone());
+        }
+        let storage = person.storage()?;
+        person.storage = Some(storage.clone());
+        let faulty = Faulty::new(storage);
+        if let Some(crash) = &crash
+            && crash.commit > person.commits
+        {
+            faulty.crash_at_commit(crash.commit - person.commits, crash.side);
+        }
+        person.faulty = Some(faulty.clone());
+        let client = Client::builder()
+            .storage(faulty)
+            .transport(transport)
+            .account(Account::from_wallet_secret(&person.secret)?)
+            .build()
+            .await?;
+        person.client = Some(client.clone());
+        Ok(client)
+    }
+
+    /// Answers the inbox of a person.
+    pub(super) fn inbox(&self, who: &str) -> Result<InboxId, PlayError> {
+        let person = self
+            .people
+            .get(who)
+            .ok_or(PlayError::Unknown(who.to_owned()))?;
+        Ok(Account::from_wallet_secret(&person.secret)?.inbox_id())
+    }
+
+    /// Tells whether a person's process has died since its client was opened.
+    pub(super) fn has_died(&self, who: &str) -> bool {
+        self.people.get(who).is_some_and(Person::is_dead)
+    }
+
+    /// Closes a person's client.
+    pub(super) async fn close(&mut self, who: &str) -> Result<(), PlayError> {
+        self.person(who)?.bury(None).await;
+        Ok(())
+    }
+
+    /// Counts the commits of a person over all their lives.
+    ///
+    /// # Errors
+    /// When nobody has that name.
+    pub fn commits(&mut self, who: &str) -> Result<u64, PlayError> {
+        let person = self.person(who)?;
+        let current = person.faulty.as_ref().map_or(0, |faulty| faulty.commits());
+        Ok(person.commits + current)
+    }
+
+    /// Checks the invariants of every database, then closes everything.
+    ///
+    /// # Errors
+    /// When a database breaks a rule.
+    pub async fn end(mut self) -> Result<(), PlayError> {
+        let names: Vec<String> = self.people.keys().cloned().collect();
+        for name in names {
+            let client = self.client(&name).await?;
+            let database = client.engine().context().database.clone();
+            let faults = verify::verify_database(&database);
+            if let Err(faults) = faults {
+                return Err(PlayError::Broken(format!("{name}: {faults:?}")));
+            }
+            self.close(&name).await?;
+        }
+        self.backend.stop().await;
+        Ok(())
+    }
+
+    fn person(&mut self, who: &str) -> Result<&mut Person, PlayError> {
+        self.people
+            .get_mut(who)
+            .ok_or(PlayError::Unknown(who.to_owned()))
+    }
+}
+
+impl Person {
+    fn is_dead(&self) -> bool {
+        self.faulty.as_ref().is_some_and(|faulty| faulty.is_dead())
+    }
+
+    fn storage(&self) -> Result<Arc<dyn Storage>, PlayError> {
+        Ok(match &self.disk {
+            Disk::Memory(disk) => disk.open(),
+            Disk::Sqlite(path) => SqliteStorage::options(path)
+                .key(DatabaseKey::new([9; 32]))
+                .open()?,
+            Disk::Sled(path) => SledStorage::options(path)
+                .key(xmtp_storage_sled::DatabaseKey::new([9; 32]))
+                .open()?,
+        })
+    }
+
+    /// Lets go of the client and its engine; on a power loss unflushed commits go too.
+    async fn bury(&mut self, crash: Option<&CrashAt>) {
+        if let Some(client) = self.client.take() {
+            // A dead engine answers that it is closed, which is what is wanted.
+            let _ = client.close().await;
+        }
+        if let Some(faulty) = self.faulty.take() {
+            self.commits += faulty.commits();
+        }
+        if let Some(storage) = self.storage.take() {
+            // The files of a process that died are free again.
+            let _ = storage.close();
+        }
+        let keep = crash.and_then(|crash| crash.power_loss);
+        if let (Disk::Memory(disk), Some(keep)) = (&self.disk, keep) {
+            disk.lose_unflushed(keep);
+        }
+    }
+}
