@@ -29,8 +29,8 @@ const TOTAL: usize = 210;
 /// A test that proves more than this many requirements proves none of them well.
 const MAX_IDS_PER_TEST: usize = 4;
 
-/// Folders whose functions are conformance cases: they run from a published list, without `#[test]`.
-const CASE_FOLDERS: [&str; 2] = ["testing", "conformance"];
+/// Folders whose functions are cases: they run from a list, without `#[test]`.
+const CASE_FOLDERS: [&str; 3] = ["testing", "conformance", "tests"];
 
 /// How many places a fault names; more would hide the next fault.
 const MAX_PLACES_SHOWN: usize = 2;
@@ -192,10 +192,10 @@ fn proof_below(path: &str, lines: &[&str]) -> Proof {
             let name = inside.split(['(', ']']).next().unwrap_or("");
             is_test |= name == "test" || name.ends_with("::test");
         } else {
-            let head = line.split(['(', '<']).next().unwrap_or("");
-            let Some((_, name)) = head.rsplit_once("fn ") else {
+            let Some((_, rest)) = line.split_once("fn ") else {
                 return Proof::None;
             };
+            let name = rest.split(['(', '<']).next().unwrap_or("");
             return match (is_test, in_case_folder(path)) {
                 (true, _) => Proof::Test,
                 (false, true) => Proof::Case(name.trim().to_owned()),

@@ -49,7 +49,11 @@ async fn tell(home: &std::path::Path, endpoint: &str) -> Result<(), Failure> {
     println!("group     \"ops\" created by alice, with bo");
     for (index, word) in WORDS.iter().enumerate() {
         let sent = group.send_text(word).await?;
-        println!("alice     sends {} {word} (as {})", index + 1, sent.sequence.get());
+        println!(
+            "alice     sends {} {word} (as {})",
+            index + 1,
+            sent.sequence.get()
+        );
     }
 
     bo.order("sync").await?;

@@ -117,8 +117,21 @@ fn bars(catch_up: &CatchUp) -> String {
     let total = catch_up.topics.len().max(1);
     let bar = |done: usize| {
         let cells = BAR_CELLS * done / total;
-        format!("[{}{}] {:3}%", "#".repeat(cells), ".".repeat(BAR_CELLS - cells), 100 * done / total)
+        format!(
+            "[{}{}] {:3}%",
+            "#".repeat(cells),
+            ".".repeat(BAR_CELLS - cells),
+            100 * done / total
+        )
     };
-    let caught_up = if catch_up.is_caught_up() { "caught up" } else { "behind" };
-    format!("received {}  processed {}  {caught_up}", bar(received), bar(processed))
+    let caught_up = if catch_up.is_caught_up() {
+        "caught up"
+    } else {
+        "behind"
+    };
+    format!(
+        "received {}  processed {}  {caught_up}",
+        bar(received),
+        bar(processed)
+    )
 }

@@ -54,7 +54,9 @@ impl BoProcess {
 
     /// Tells Bo to go on.
     pub(crate) async fn order(&mut self, order: &str) -> Result<(), Failure> {
-        self.orders.write_all(format!("{order}\n").as_bytes()).await?;
+        self.orders
+            .write_all(format!("{order}\n").as_bytes())
+            .await?;
         Ok(())
     }
 

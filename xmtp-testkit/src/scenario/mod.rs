@@ -28,4 +28,4 @@ mod world;
 
 pub use parse::{ParseError, Scenario, Step, parse};
 pub use play::{Outcome, PlayError, play};
-pub use world::{CrashAt, Engine, PersonState, World};
+pub use world::{CrashAt, Engine, PersonState, PowerLoss, World};

@@ -77,8 +77,11 @@ pub async fn play(
         commits: BTreeMap::new(),
     };
     for name in &scenario.people {
-        let state = final_state(&mut world, name).await?;
-        outcome.people.insert(name.clone(), state);
+        let mut state = final_state(&mut world, name).await;
+        if state.is_err() && world.has_died(name) {
+            state = final_state(&mut world, name).await;
+        }
+        outcome.people.insert(name.clone(), state?);
         outcome.commits.insert(name.clone(), world.commits(name)?);
     }
     world.end().await?;
