@@ -10,8 +10,6 @@
 //! | `sled` | `SledStorage`: one process, sealed values |
 //! | `grpc` (default) | [`GrpcTransport`] |
 
-#![doc = include_str!("../docs/example.md")]
-
 pub use xmtp_core as core;
 pub use xmtp_core::delivery::{
     Delivery, DeliveryCursor, Filter, Message, MessageConsumer, Messages, Scope, StreamError,
@@ -32,3 +30,9 @@ pub use xmtp_storage_sled::SledStorage;
 pub use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 #[cfg(feature = "grpc")]
 pub use xmtp_transport_grpc::GrpcTransport;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct Readme;

@@ -11,10 +11,9 @@
 //! F is [`receipt`], P is [`processing`], D is [`delivery`], and H, a fixed target, is [`sync`].
 //! They meet only in the database and in wake hints.
 //!
-//! Those who implement a seam read [`storage::Storage`], [`transport::Transport`],
-//! [`processor`], or [`config::ConfigProvider`]; those who compose a client want `xmtp` instead.
+//! Those who implement a seam read [`storage::Storage`], [`transport::Transport`] or
+//! [`processor`]; those who compose a client want `xmtp` instead.
 
-pub mod config;
 pub mod delivery;
 pub mod engine;
 pub mod error;
