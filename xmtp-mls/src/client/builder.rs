@@ -11,7 +11,7 @@ use xmtp_core::transport::Transport;
 use xmtp_core::transport::layer::{Retry, Trace};
 use xmtp_proto::Topic;
 
-use super::{Account, BuildError, Client, account, keys, store};
+use super::{Account, BuildError, Client, account, compose, keys, store};
 use crate::Installation;
 use crate::processor::MlsProcessor;
 
@@ -22,6 +22,7 @@ pub struct ClientBuilder {
     transport: Option<Box<dyn Transport>>,
     account: Option<Account>,
     runtime: Option<Arc<dyn Runtime>>,
+    is_shared: bool,
 }
 
 impl ClientBuilder {
@@ -53,6 +54,14 @@ impl ClientBuilder {
         self
     }
 
+    /// States that several processes use the database at the same time: an engine that cannot be
+    /// shared is refused (EXT-004).
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.is_shared = true;
+        self
+    }
+
     /// Builds the client: opens the database, and registers the account where it is new.
     ///
     /// # Errors
@@ -65,6 +74,11 @@ impl ClientBuilder {
                 parts: self.missing(),
             });
         };
+        compose::check(
+            &storage.capability(),
+            &transport.capability(),
+            self.is_shared,
+        )?;
         let runtime = self.runtime.unwrap_or_else(|| NativeRuntime::current());
         let database = Database::open(storage, runtime.clone())?;
         xmtp_core::delivery::clear_if_single(&database)?;

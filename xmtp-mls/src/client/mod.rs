@@ -3,6 +3,7 @@
 
 mod account;
 mod builder;
+mod compose;
 mod error;
 pub(crate) mod inbox;
 mod keys;
