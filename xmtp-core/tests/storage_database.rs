@@ -292,6 +292,9 @@ fn a_newer_schema_is_refused_untouched() {
     };
     assert_eq!(refused, Err(expected));
     assert_eq!(storage.version(), before);
+    let snapshot = storage.snapshot().expect("snapshot");
+    let other = snapshot.get(schema::TOPIC.info.id, &[]);
+    assert!(other.is_err(), "no other table was opened or made");
 }
 
 /// A damaged record is named, not replaced.

@@ -171,7 +171,7 @@ fn foreground_first_and_background_not_starved() {
     assert_eq!(*noted.lock(), "FFFFFFFFbFFFFFFFFbFFFFbb");
 }
 
-/// A queue holds 256 jobs; the next one waits for a place and is not lost.
+/// Each queue holds 256 jobs; the next one waits for a place and is not lost.
 #[test]
 fn queues_are_bounded() {
     let runtime = Stalled::new();
@@ -183,15 +183,15 @@ fn queues_are_bounded() {
         start_writes(&main, &database, Priority::Background, 300, &order);
         settle().await;
         assert_eq!(main.jobs.len(), 256);
-        start_writes(&main, &database, Priority::Foreground, 1, &order);
+        start_writes(&main, &database, Priority::Foreground, 300, &order);
         settle().await;
-        assert_eq!(main.jobs.len(), 257, "the other queue has its own places");
+        assert_eq!(main.jobs.len(), 2 * 256, "each queue has its own places");
         while main.jobs.len() > 0 {
             main.jobs.run_one();
             settle().await;
         }
     });
-    assert_eq!(noted.lock().len(), 301);
+    assert_eq!(noted.lock().len(), 600);
     assert!(noted.lock().starts_with('F'));
 }
 
@@ -276,11 +276,14 @@ async fn close_waits_for_what_runs() {
     let database = open(disk.open(), NativeRuntime::current());
     let (started, has_started) = oneshot::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
-    let writer = database.clone();
+    let (writer, nested) = (database.clone(), database.clone());
     let caller = tokio::spawn(async move {
         let write = move |txn: &mut WriteTxn<'_>| {
             started.send(()).expect("the test waits");
             released.recv().expect("released");
+            // Nothing new begins, and it is told so instead of waiting for the end.
+            let late = nested.read::<_, StorageError>(|_| Ok(()));
+            assert_eq!(late, Err(StorageError::Closed));
             txn.put(ROWS, &1, &Raw(Vec::new()))
         };
         writer
@@ -288,11 +291,14 @@ async fn close_waits_for_what_runs() {
             .await
     });
     has_started.await.expect("the closure starts");
-    let mut changes = database.changes();
+    let (mut changes, engine) = (database.changes(), database.storage().clone());
     let closing = tokio::task::spawn_blocking(move || database.close());
     // The end is told before the wait for the closure.
     changes.changed(u64::MAX).await.expect_err("closing");
-    assert!(!closing.is_finished());
+    for _ in 0..1_000 {
+        assert!(engine.version().is_ok() && !closing.is_finished());
+        tokio::task::yield_now().await;
+    }
     release.send(()).expect("the closure waits");
     closing.await.expect("join").expect("close");
     assert_eq!(caller.await.expect("join"), Ok(()));
