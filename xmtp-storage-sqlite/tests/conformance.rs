@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use xmtp_core::storage::{OpenError, Storage};
-use xmtp_core::testing::conformance::{self, Engine};
+use xmtp_core::testing::conformance::{self, CASES, Engine, Needs};
 use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
 struct Sqlite {
@@ -33,6 +33,7 @@ impl Engine for Sqlite {
     }
 }
 
+/// covers: STR-070, STR-077, STR-063, EXT-004
 fn main() {
     let engines = [
         Sqlite {
@@ -47,10 +48,14 @@ fn main() {
     if engines.iter().any(|engine| conformance::child_main(engine)) {
         return;
     }
-    let trials = engines
-        .into_iter()
-        .flat_map(|engine| conformance::trials(Arc::new(engine)));
-    let trials = trials
-        .map(|(name, trial)| Trial::test(name, move || trial().map(drop).map_err(Failed::from)));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    let mut trials = Vec::new();
+    for engine in engines.map(Arc::new) {
+        for ((name, trial), case) in conformance::trials(engine).into_iter().zip(CASES) {
+            let run = move || trial().map(drop).map_err(Failed::from);
+            // This engine never excludes other processes: counted as ignored.
+            let excludes = case.needs == Needs::Exclusive;
+            trials.push(Trial::test(name, run).with_ignored_flag(excludes));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
