@@ -15,9 +15,11 @@ use xmtp_proto::{GroupId, MessageId, SequenceId, Topic};
 use super::{NewIntent, QueueError, Queued, attempt, publish, queue, store};
 use crate::delivery;
 use crate::engine::context::Context;
+use crate::engine::depend::fetch_for;
 use crate::engine::fetch::{FetchError, fetch_page};
 use crate::error::{Class, Coded};
-use crate::limits::RECEIVER_FALLBACK_INTERVAL;
+use crate::limits::{IDENTITY_RETRY_PAUSE, RECEIVER_FALLBACK_INTERVAL};
+use crate::processor::Dependency;
 use crate::receipt;
 use crate::storage::{Domain, Durability, Priority, StorageError};
 
@@ -100,6 +102,8 @@ pub struct Sender {
     context: Context,
     covers: Covers,
     turns: Arc<Mutex<HashMap<GroupId, Turn>>>,
+    /// When what a group's next intent needs may be asked for again.
+    asked: Arc<Mutex<HashMap<GroupId, Duration>>>,
 }
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -117,6 +121,7 @@ impl Sender {
             context,
             covers,
             turns: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
@@ -220,6 +225,9 @@ impl Sender {
                 })
                 .await?;
             publish::publish(&self.context, group, &done.prepared).await?;
+            if !done.waits.is_empty() && self.has_come(group, &done.waits).await? {
+                continue;
+            }
             if done.prepared.len() < attempt::MAX_IN_FLIGHT_MESSAGES {
                 break;
             }
@@ -227,8 +235,28 @@ impl Sender {
         Ok(())
     }
 
-    /// Fetches the echo of a receipted attempt: at once without a healthy receiver, otherwise
-    /// after the fallback interval, counted from the start of the operation.
+    /// Asks the backend for what an intent needs before it can be prepared, with a pause between;
+    /// answers whether all of it is there.
+    async fn has_come(&self, group: GroupId, needed: &[Dependency]) -> Result<bool, FetchError> {
+        let now = self.context.runtime.monotonic();
+        let paused = self.asked.lock().get(&group).copied();
+        if paused.is_some_and(|until| until > now) {
+            return Ok(false);
+        }
+        self.asked.lock().insert(group, now + IDENTITY_RETRY_PAUSE);
+        let mut is_there = true;
+        for dependency in needed {
+            is_there &= fetch_for(&self.context, dependency).await?;
+        }
+        if is_there {
+            self.asked.lock().remove(&group);
+        }
+        Ok(is_there)
+    }
+
+    /// Fetches the echoes of receipted attempts up to an intent, also of those that an earlier or
+    /// another process left before it: at once without a healthy receiver, otherwise after the
+    /// fallback interval, counted from the start of the operation.
     async fn receive_echo(
         &self,
         group: GroupId,
@@ -237,24 +265,24 @@ impl Sender {
         deadline: Duration,
     ) -> Result<(), FetchError> {
         let topic = Topic::group(&group);
-        let target = self
+        let is_missing = self
             .context
             .database
             .read_queued(move |snapshot| {
-                let intent = store::intent(snapshot, number)?;
-                let sequence = intent
-                    .filter(|intent| intent.state() == IntentState::Receipted)
-                    .and_then(|intent| intent.attempt)
-                    .map_or(0, |attempt| attempt.receipt_sequence_id);
                 let received = receipt::store::topic(snapshot, &topic)?.received;
-                Ok::<_, StorageError>((received < sequence).then_some(sequence))
+                let unfinished = store::unfinished(snapshot, &group)?;
+                Ok::<_, StorageError>(unfinished.iter().any(|intent| {
+                    intent.intent_id <= number
+                        && intent.state() == IntentState::Receipted
+                        && receipt_sequence(intent).get() > received
+                }))
             })
             .await?;
-        let now = self.context.runtime.monotonic();
+        let fallback = started.saturating_add(RECEIVER_FALLBACK_INTERVAL);
         let waits_for_receiver = (self.covers)(&topic)
-            && now < started.saturating_add(RECEIVER_FALLBACK_INTERVAL)
-            && started.saturating_add(RECEIVER_FALLBACK_INTERVAL) < deadline;
-        if target.is_some() && !waits_for_receiver {
+            && self.context.runtime.monotonic() < fallback
+            && fallback < deadline;
+        if is_missing && !waits_for_receiver {
             fetch_page(&self.context, &[topic]).await?;
         }
         Ok(())
