@@ -60,8 +60,26 @@ pub(super) fn foreign(
     )
 }
 
-/// Applies the own commit that is pending, at its echo: validated like any other.
+/// Applies the own commit that is pending, at its echo: validated like any other. One that is
+/// rejected is no longer pending, so that the next can be prepared.
 pub(super) fn own(
+    installation: &Installation,
+    group: &mut MlsGroup,
+    deferred: &Deferred,
+    txn: &mut WriteTxn<'_>,
+    item: &PendingItem,
+    intent: &stored::Intent,
+) -> Result<Effects, Failure> {
+    let applied = apply_own(installation, group, deferred, txn, item, intent);
+    if let Err(Failure::Verdict(Verdict::Rejected(_))) = &applied {
+        let provider = Provider::deferring(txn, deferred);
+        clear_pending(group, &provider)
+            .map_err(|fault| verdict::of_group(fault, FrameKind::Commit))?;
+    }
+    applied
+}
+
+fn apply_own(
     installation: &Installation,
     group: &mut MlsGroup,
     deferred: &Deferred,
