@@ -27,6 +27,7 @@
 //! and the suites as such, are in `xmtp_core::testing`.
 
 mod backend;
+mod clock;
 mod fault;
 mod in_process;
 pub mod mls_bytes;
@@ -36,5 +37,6 @@ pub mod scenario;
 pub mod suite;
 
 pub use backend::{IDENTIFIER, TestBackend};
+pub use clock::AheadRuntime;
 pub use fault::{Fault, FaultTransport, Script};
 pub use in_process::InProcessTransport;

@@ -126,6 +126,19 @@ impl Child {
             .expect("a child can be killed");
     }
 
+    /// Lets the child run for a moment, kills it, and answers every line that it said until then.
+    pub fn kill_after(&mut self, moment: Duration) -> Vec<String> {
+        let until = Instant::now() + moment;
+        let mut said = Vec::new();
+        let left = || until.saturating_duration_since(Instant::now());
+        while let Ok(line) = self.lines.recv_timeout(left()) {
+            said.push(line);
+        }
+        self.kill();
+        said.extend(self.lines.iter());
+        said
+    }
+
     /// Stops the child (SIGSTOP); when this returns, it stays and does nothing.
     pub fn stop(&mut self) {
         self.signal(Signal::STOP);

@@ -94,6 +94,7 @@ async fn repeat(world: &mut World, line: usize, step: &Step) -> Result<(), PlayE
         line,
         cause: cause.to_string(),
     };
+    world.handed.in_step = 0;
     for _ in 0..MAX_TRIES {
         let result = act(world, line, step).await;
         let died = world.people.keys().any(|name| world.has_died(name));
@@ -146,7 +147,7 @@ async fn act(world: &mut World, line: usize, step: &Step) -> Result<(), PlayErro
             world.client(who).await?.sync_all().await?;
             Ok(())
         }
-        Step::Consumes { who, count } => consume(&world.client(who).await?, *count).await,
+        Step::Consumes { who, count } => consume(world, who, *count).await,
         Step::Restarts { who } => {
             world.close(who).await?;
             world.client(who).await.map(|_| ())
@@ -208,14 +209,31 @@ fn superseded<T>(result: Result<T, ClientError>) -> Result<(), PlayError> {
     }
 }
 
-/// Takes texts from the default consumer and acknowledges all of them.
-async fn consume(client: &Client, count: usize) -> Result<(), PlayError> {
+/// Takes new texts from the default consumer and acknowledges all of them.
+///
+/// - A text comes again only after a crash, and only the one that was not acknowledged then; a
+///   power loss may take acknowledgements too.
+async fn consume(world: &mut World, who: &str, count: usize) -> Result<(), PlayError> {
+    let client = world.client(who).await?;
+    let repeats = world.repeats(who);
+    let handed = &mut world.handed;
     let mut consumer = client.messages().consume(Scope::All, Filter::all()).await?;
-    let mut taken = 0;
-    while taken < count {
+    while handed.in_step < count {
         let next = consumer.next().await?;
         let message = next.ok_or_else(|| PlayError::Told("the stream ended".to_owned()))?;
-        taken += usize::from(text_of(&message).is_some());
+        if text_of(&message).is_none() {
+            continue;
+        }
+        if handed.all.insert((who.to_owned(), message.id)) {
+            handed.in_step += 1;
+            continue;
+        }
+        let again = handed.again.entry(who.to_owned()).or_default();
+        *again += 1;
+        if *again > repeats {
+            let told = "a text that was acknowledged was handed over again";
+            return Err(PlayError::Told(told.to_owned()));
+        }
     }
     consumer.finish().await?;
     Ok(())

@@ -1,19 +1,26 @@
 //! The people of a scenario: their disks, their clients, and the crash that one of them meets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use xmtp_core::limits::DEFAULT_CONSUMER_LEASE_DURATION;
 use xmtp_core::storage::{Storage, verify};
 use xmtp_core::testing::faulty::{Faulty, Side};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_mls::{Account, Client};
-use xmtp_proto::{GroupId, InboxId};
+use xmtp_proto::{GroupId, InboxId, MessageId};
 use xmtp_storage_sled::SledStorage;
 use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
 use super::PlayError;
-use crate::TestBackend;
+use crate::{AheadRuntime, TestBackend};
+
+/// How much later a process is opened again after it died, so that the lease of its default
+/// consumer has lapsed.
+const LEASE_IS_OVER: Duration =
+    DEFAULT_CONSUMER_LEASE_DURATION.saturating_add(Duration::from_secs(1));
 
 /// Which storage engine the people use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +79,29 @@ pub(super) struct Person {
     client: Option<Client>,
     /// Commits of earlier lives.
     commits: u64,
+    /// How often the process died.
+    deaths: u32,
+}
+
+/// Texts that the default consumers handed over.
+#[derive(Default)]
+pub(super) struct Handed {
+    /// Every one, with whom it was handed to.
+    pub(super) all: BTreeSet<(String, MessageId)>,
+    /// How many new ones the present step has seen, over its tries.
+    pub(super) in_step: usize,
+    /// How often one was handed over again, by whom.
+    pub(super) again: BTreeMap<String, u32>,
 }
 
 /// Everybody, and the backend between them.
 pub struct World {
     pub(super) people: BTreeMap<String, Person>,
     pub(super) groups: BTreeMap<String, GroupId>,
+    /// What came out of the default consumers.
+    pub(super) handed: Handed,
     backend: TestBackend,
+    loses_power: bool,
     crash: Option<CrashAt>,
     home: tempfile::TempDir,
 }
@@ -105,7 +128,11 @@ impl World {
         let mut world = Self {
             people: BTreeMap::new(),
             groups: BTreeMap::new(),
+            handed: Handed::default(),
             backend: TestBackend::start().await,
+            loses_power: crash
+                .as_ref()
+                .is_some_and(|crash| crash.power_loss.is_some()),
             crash,
             home,
         };
@@ -123,6 +150,7 @@ impl World {
                 storage: None,
                 client: None,
                 commits: 0,
+                deaths: 0,
             };
             world.people.insert(name.clone(), person);
         }
@@ -139,6 +167,7 @@ impl World {
         let person = self.person(who)?;
         if person.is_dead() {
             person.bury(crash.as_ref()).await;
+            person.deaths += 1;
             if crash.is_some() {
                 self.crash = None;
             }
@@ -160,6 +189,7 @@ impl World {
         let client = Client::builder()
             .storage(faulty)
             .transport(transport)
+            .runtime(AheadRuntime::current(LEASE_IS_OVER * person.deaths))
             .account(Account::from_wallet_secret(&person.secret)?)
             .build()
             .await?;
@@ -179,6 +209,16 @@ impl World {
     /// Tells whether a person's process has died since its client was opened.
     pub(super) fn has_died(&self, who: &str) -> bool {
         self.people.get(who).is_some_and(Person::is_dead)
+    }
+
+    /// Counts how many texts may have been handed over to a person again: one for each death, or
+    /// any number where the machine died too.
+    pub(super) fn repeats(&self, who: &str) -> u32 {
+        let deaths = self.people.get(who).map_or(0, |person| person.deaths);
+        match self.loses_power && deaths > 0 {
+            true => u32::MAX,
+            false => deaths,
+        }
     }
 
     /// Closes a person's client.
