@@ -156,7 +156,7 @@ async fn survive_all(engine: Engine, losses: &[Option<PowerLoss>]) {
     );
 }
 
-/// covers: EXT-006, STR-077
+/// covers: EXT-006, STR-020, STR-077
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_crash_in_memory() {
     survive_all(Engine::Memory, &[None]).await;

@@ -325,13 +325,13 @@ async fn survive_kills(name: &str, engine: Engine) {
     backend.stop().await;
 }
 
-/// covers: STR-020, STR-077, STR-094, STR-095
+/// covers: STR-077, STR-094, STR-095
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_random_on_encrypted_sqlite() {
     survive_kills("killed_at_random_on_encrypted_sqlite", Engine::Sqlite).await;
 }
 
-/// covers: STR-020, STR-077, STR-094, STR-095
+/// covers: STR-077, STR-094, STR-095
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_random_on_sealed_sled() {
     survive_kills("killed_at_random_on_sealed_sled", Engine::Sled).await;
