@@ -20,8 +20,8 @@ use crate::limits::{
     IDENTITY_REFERENCE_WAIT, IDENTITY_RETRY_PAUSE, MAX_DEPENDENCY_REQUESTS,
     MAX_PENDING_ROWS_PER_TOPIC,
 };
-use crate::processing::{self, dependency};
-use crate::processor::{Dependency, Rejected, Resolution};
+use crate::processing::{self, Processors, dependency};
+use crate::processor::{Dependency, Rejected};
 use crate::receipt;
 use crate::storage::{Domain, Durability, Priority, StorageError};
 use crate::welcome;
@@ -35,10 +35,13 @@ const MAX_PAGES_PER_ROUND: usize = MAX_PENDING_ROWS_PER_TOPIC as usize;
 /// Pause before an absent pointee is asked for again within a running process.
 const POINTEE_PAUSE: Duration = Duration::from_secs(30);
 
+/// Most time between two healthy reads that counts as healthy.
+const LONGEST_BETWEEN_READS: Duration = Duration::from_secs(2);
+
 /// When each absent identity update was first read as absent, by healthy reads only.
 type Absences = Arc<Mutex<BTreeMap<Dependency, Absence>>>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Absence {
     /// Healthy time that has counted so far.
     counted: Duration,
@@ -77,7 +80,7 @@ async fn round(context: &Context, absences: &Absences) -> Result<(), StorageErro
     absences
         .lock()
         .retain(|dependency, _| needed.contains(dependency));
-    let answers: BTreeMap<Dependency, Resolution> = stream::iter(needed)
+    let answers: BTreeMap<Dependency, Answer> = stream::iter(needed)
         .map(
             |dependency| async move { (dependency, resolve(context, &dependency, absences).await) },
         )
@@ -88,39 +91,57 @@ async fn round(context: &Context, absences: &Absences) -> Result<(), StorageErro
         let Some(answer) = answers.get(&parent.dependency) else {
             continue;
         };
-        settle_parent(context, &parent, answer).await?;
+        // One parent that fails keeps none of the others (STR-075).
+        if let Err(error) = settle_parent(context, &parent, answer).await {
+            tracing::warn!(code = error.code(), "a parent could not be settled");
+        }
     }
     Ok(())
 }
 
+/// What one look for a dependency says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It is there.
+    Ready,
+    /// The backend answered, and it is not there.
+    Absent,
+    /// It will never be there.
+    Permanent(Rejected),
+    /// Nobody was asked, or nobody answered.
+    Unknown,
+}
+
 /// Resolves one dependency; its failure is its own (STR-075).
-async fn resolve(context: &Context, needed: &Dependency, absences: &Absences) -> Resolution {
+async fn resolve(context: &Context, needed: &Dependency, absences: &Absences) -> Answer {
     let now = context.runtime.monotonic();
     let paused = absences
         .lock()
         .get(needed)
         .map(|absence| absence.not_before);
     if paused.is_some_and(|until| until > now) {
-        return Resolution::Retry(IDENTITY_RETRY_PAUSE);
+        return Answer::Unknown;
     }
     let span = tracing::debug_span!("dependency");
     let outcome = fetch_for(context, needed).instrument(span).await;
     match outcome {
-        Ok(true) => Resolution::Ready,
+        Ok(true) => Answer::Ready,
         Ok(false) => absent(context, needed, absences),
         Err(error) => {
             tracing::debug!(code = error.code(), "a dependency is not resolved yet");
-            if let Some(absence) = absences.lock().get_mut(needed) {
-                // Time without a healthy connection does not count (STR-076).
-                absence.last_healthy = None;
-            }
-            Resolution::Retry(IDENTITY_RETRY_PAUSE)
+            let now = context.runtime.monotonic();
+            let mut absences = absences.lock();
+            let absence = absences.entry(*needed).or_default();
+            // Time without a healthy connection does not count (STR-076).
+            absence.last_healthy = None;
+            absence.not_before = now + IDENTITY_RETRY_PAUSE;
+            Answer::Unknown
         }
     }
 }
 
 /// Fetches what a dependency names; answers whether it is there now.
-async fn fetch_for(context: &Context, needed: &Dependency) -> Result<bool, FetchError> {
+pub(crate) async fn fetch_for(context: &Context, needed: &Dependency) -> Result<bool, FetchError> {
     let (topic, through) = match needed {
         Dependency::Identity { inbox, sequence } => (Topic::identity(inbox), *sequence),
         Dependency::GroupPrefix { group, through } => (Topic::group(group), *through),
@@ -152,17 +173,14 @@ async fn is_ready(context: &Context, needed: &Dependency) -> Result<bool, Storag
         .await
 }
 
-/// Counts healthy time in which an identity update stayed absent.
-fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Resolution {
+/// Counts healthy time in which an identity update stayed absent. A longer silence between two
+/// reads, such as the sleep of a device, proves no more than the longest time between them.
+fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Answer {
     let now = context.runtime.monotonic();
     let mut absences = absences.lock();
-    let absence = absences.entry(*needed).or_insert(Absence {
-        counted: Duration::ZERO,
-        last_healthy: None,
-        not_before: now,
-    });
+    let absence = absences.entry(*needed).or_default();
     if let Some(last) = absence.last_healthy {
-        absence.counted += now.saturating_sub(last);
+        absence.counted += now.saturating_sub(last).min(LONGEST_BETWEEN_READS);
     }
     absence.last_healthy = Some(now);
     let pause = match needed {
@@ -172,44 +190,50 @@ fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Resolu
     absence.not_before = now + pause;
     let is_identity = matches!(needed, Dependency::Identity { .. });
     if is_identity && absence.counted >= IDENTITY_REFERENCE_WAIT {
-        return Resolution::Permanent(Rejected::IdentityReferenceMissing);
+        return Answer::Permanent(Rejected::IdentityReferenceMissing);
     }
-    Resolution::Retry(pause)
+    Answer::Absent
 }
 
 /// Tries a parent again whose dependency came, or rejects it where it never will.
 async fn settle_parent(
     context: &Context,
     parent: &dependency::Waiting,
-    answer: &Resolution,
+    answer: &Answer,
 ) -> Result<(), StorageError> {
-    let parent = *parent;
+    let (parent, answer) = (*parent, *answer);
     let processors = context.processors.clone();
-    let welcome_topic = context.welcome_topic;
-    let answer = answer.clone();
-    if matches!(answer, Resolution::Retry(_)) {
+    let is_welcome = parent.topic == context.welcome_topic;
+    if answer == Answer::Unknown || (answer == Answer::Absent && !is_welcome) {
         return Ok(());
     }
     context
         .database
         .write_queued(Priority::Background, Durability::Ordered, move |txn| {
-            let is_welcome = parent.topic == welcome_topic;
             match answer {
-                Resolution::Ready if is_welcome => {
+                Answer::Ready if is_welcome => {
                     welcome::attempt(txn, &parent.topic, parent.sequence, &processors, true)?;
                 }
-                Resolution::Ready => {
+                Answer::Ready => {
                     processing::turn(txn, &parent.topic, &processors, true)?;
                 }
-                Resolution::Permanent(reason) => {
+                // The last attempt at an expired Welcome comes after a look that was answered.
+                Answer::Absent => {
+                    let retry = welcome::store::retry(txn, parent.sequence)?;
+                    let now = txn.now_ns();
+                    if retry.is_some_and(|retry| welcome::is_expired(&retry, now)) {
+                        welcome::attempt(txn, &parent.topic, parent.sequence, &processors, true)?;
+                    }
+                }
+                Answer::Permanent(reason) => {
                     // The identity may have come, or be invalid, since the answer was formed.
                     if !dependency::is_ready(txn, &parent.dependency)?
                         && !identity_is_unsettled(txn, &parent.dependency)?
                     {
-                        reject(txn, &parent, is_welcome, reason)?;
+                        reject(txn, &parent, is_welcome, &processors, reason)?;
                     }
                 }
-                Resolution::Retry(_) => {}
+                Answer::Unknown => {}
             }
             Ok::<_, StorageError>(())
         })
@@ -220,10 +244,11 @@ fn reject(
     txn: &mut crate::storage::WriteTxn<'_>,
     parent: &dependency::Waiting,
     is_welcome: bool,
+    processors: &Processors,
     reason: Rejected,
 ) -> Result<(), StorageError> {
     if is_welcome {
-        welcome::reject(txn, &parent.topic, parent.sequence, reason)
+        welcome::reject(txn, &parent.topic, parent.sequence, processors, reason)
     } else {
         processing::reject_head(txn, &parent.topic, parent.sequence, reason).map(|_| ())
     }

@@ -1,7 +1,7 @@
 //! Composes the rooms: starts, closes, and reports its stack.
 
 pub mod context;
-mod depend;
+pub(crate) mod depend;
 pub mod fetch;
 mod groups;
 mod process;
@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use xmtp_proto::{GroupId, Topic};
+use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use crate::delivery::Messages;
 use crate::limits::MAX_LOCAL_READ_ROWS;
+use crate::processing;
 use crate::runtime::{RuntimeExt, TaskHandle};
 use crate::send::Sender;
 use crate::storage::StorageError;
@@ -189,6 +190,22 @@ impl Engine {
             .database
             .read_queued(move |snapshot| welcome::store::group(snapshot, &group))
             .await
+    }
+
+    /// Reads why an envelope was rejected, as a stable code; `None` when it was not.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rejection(
+        &self,
+        topic: Topic,
+        sequence: SequenceId,
+    ) -> Result<Option<String>, StorageError> {
+        let read =
+            self.inner.context.database.read_queued(move |snapshot| {
+                processing::store::rejection(snapshot, &topic, sequence)
+            });
+        Ok(read.await?.map(|rejection| rejection.reason))
     }
 
     /// Describes the composition in one line, for reports.

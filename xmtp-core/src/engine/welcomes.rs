@@ -6,7 +6,7 @@ use xmtp_proto::SequenceId;
 use super::context::Context;
 use crate::error::Coded;
 use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
-use crate::storage::{Domain, Durability, Priority, StorageError};
+use crate::storage::{Domain, Durability, Priority, Read, StorageError};
 use crate::welcome::{self, WelcomeOutcome};
 use crate::{processing, receipt};
 
@@ -20,12 +20,7 @@ pub(super) async fn run(context: Context) {
     loop {
         match round(&context, first).await {
             Ok(()) => first = false,
-            Err(error) => {
-                tracing::warn!(
-                    code = error.code(),
-                    "a Welcome round failed; it is repeated"
-                );
-            }
+            Err(error) => tracing::warn!(code = error.code(), "Welcomes could not be read"),
         }
         if changes.changed_or_poll(WAKES).await.is_err() {
             return;
@@ -39,8 +34,11 @@ async fn round(context: &Context, force: bool) -> Result<(), StorageError> {
     loop {
         let (due, last, more) = due(context, after, force).await?;
         for sequence in due {
-            let outcome = attempt(context, sequence, force).await?;
-            tracing::debug!(?outcome, "a Welcome was attempted");
+            // One that fails keeps none of the others (STR-080).
+            match attempt(context, sequence, force).await {
+                Ok(outcome) => tracing::debug!(?outcome, "a Welcome was attempted"),
+                Err(error) => tracing::warn!(code = error.code(), "a Welcome could not be tried"),
+            }
         }
         after = last;
         if !more {
@@ -70,7 +68,7 @@ async fn due(
             let last = rows.last().map_or(after, |(sequence, _)| *sequence);
             let mut due = Vec::new();
             for (sequence, _) in rows {
-                if force || is_due(snapshot, sequence, now)? {
+                if is_due(snapshot, sequence, now, force)? {
                     due.push(sequence);
                 }
             }
@@ -79,34 +77,32 @@ async fn due(
         .await
 }
 
+/// Tells whether a Welcome is to be attempted now, or at the next chance when `force` says so.
+///
+/// One that is expired and still lacks something gets its last attempt from the dependency worker,
+/// which asks the backend for it first.
 fn is_due(
-    snapshot: &dyn crate::storage::Snapshot,
+    snapshot: &(impl Read + ?Sized),
     sequence: SequenceId,
     now: u64,
+    force: bool,
 ) -> Result<bool, StorageError> {
     let Some(retry) = welcome::store::retry(snapshot, sequence)? else {
         return Ok(true);
     };
-    let expired = retry.deadline_ns != 0 && retry.deadline_ns <= now;
-    if expired || retry.not_before_ns <= now {
-        return Ok(true);
-    }
-    // What it waits for may have come before its pause ended.
-    let mut dependencies = retry.dependencies.iter().peekable();
-    if dependencies.peek().is_none() {
-        return Ok(false);
-    }
-    for dependency in dependencies {
-        let known = processing::dependency::from_stored(dependency);
-        let ready = match known {
-            Some(dependency) => processing::dependency::is_ready(snapshot, &dependency)?,
-            None => true,
-        };
-        if !ready {
-            return Ok(false);
+    let mut is_missing = false;
+    for dependency in &retry.dependencies {
+        if let Some(dependency) = processing::dependency::from_stored(dependency) {
+            is_missing |= !processing::dependency::is_ready(snapshot, &dependency)?;
         }
     }
-    Ok(true)
+    let is_expired = welcome::is_expired(&retry, now);
+    if is_missing && is_expired {
+        return Ok(false);
+    }
+    // What it waits for may have come before its pause ended.
+    let has_come = !retry.dependencies.is_empty() && !is_missing;
+    Ok(force || has_come || is_expired || retry.not_before_ns <= now)
 }
 
 async fn attempt(
@@ -120,8 +116,10 @@ async fn attempt(
         .database
         .write_queued(Priority::Background, Durability::Ordered, move |txn| {
             let now = txn.now_ns();
-            let force = force || is_due(&*txn, sequence, now)?;
-            welcome::attempt(txn, &topic, sequence, &processors, force)
+            if !is_due(txn, sequence, now, force)? {
+                return Ok(WelcomeOutcome::NotDue);
+            }
+            welcome::attempt(txn, &topic, sequence, &processors, true)
         })
         .instrument(tracing::debug_span!("welcome", sequence = sequence.get()))
         .await

@@ -58,7 +58,8 @@ pub(crate) struct Waiting {
     pub(crate) dependency: Dependency,
 }
 
-/// Lists what pending parents wait for: heads of topics, then Welcomes of `welcome_topic`.
+/// Lists what pending parents wait for: up to `most` of the heads of topics, then up to as many of
+/// the Welcomes of `welcome_topic`, so that neither keeps the other out.
 pub(crate) fn waiting(
     snapshot: &(impl Read + ?Sized),
     welcome_topic: Option<&Topic>,
@@ -76,7 +77,9 @@ pub(crate) fn waiting(
             break;
         }
     }
+    found.truncate(most);
     if let Some(topic) = welcome_topic {
+        let most = found.len() + most;
         let mut after = SequenceId::ZERO;
         while found.len() < most {
             let (rows, more) = receipt::store::pending_page(
@@ -96,8 +99,8 @@ pub(crate) fn waiting(
                 break;
             }
         }
+        found.truncate(most);
     }
-    found.truncate(most);
     Ok(found)
 }
 

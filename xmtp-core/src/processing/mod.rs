@@ -12,6 +12,7 @@ mod schedule;
 mod settle;
 pub(crate) mod store;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use xmtp_proto::storage::v1 as stored;
@@ -88,9 +89,12 @@ pub fn turn(
     // An application message that cannot be settled has already moved the ratchet in memory, so
     // the attempt is undone whole and run once more up to just before it.
     loop {
-        let result = txn.savepoint(|txn| {
-            attempt::run(txn, topic, processors, limit).map_err(attempt::Undo::from)
-        });
+        let run =
+            AssertUnwindSafe(|| txn.savepoint(|txn| attempt::run(txn, topic, processors, limit)));
+        // A panic outside of one envelope, in loading or writing held-back state.
+        let Ok(result) = catch_unwind(run) else {
+            return block_head(txn, topic, &record);
+        };
         match result {
             Ok(done) => return Ok(done),
             Err(attempt::Undo::Storage(error)) => return Err(error),
@@ -99,13 +103,25 @@ pub fn turn(
                 item,
                 verdict,
             }) => {
-                let record = receipt::store::topic(txn, topic)?;
                 stop(txn, topic, item, &verdict)?;
                 return Ok(report(&record, 0, Left::Stopped));
             }
             Err(attempt::Undo::Before { index, .. }) => limit = index as u32,
         }
     }
+}
+
+/// Blocks the head of a topic whose processor panicked.
+fn block_head(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    record: &stored::TopicRecord,
+) -> Result<TurnReport, StorageError> {
+    let (rows, _) = turn_rows(txn, topic, record, 1)?;
+    if let Some((head, _)) = rows.first() {
+        stop(txn, topic, *head, &PANICKED)?;
+    }
+    Ok(report(record, 0, Left::Stopped))
 }
 
 /// Rejects the head of a topic whose dependency is settled as permanently absent, if it is still
@@ -125,7 +141,8 @@ pub(crate) fn reject_head(
         return Ok(false);
     };
     let bytes = receipt::store::stored_bytes(&pending);
-    settle::reject(txn, topic, sequence, reason, None)?;
+    let item = pending_item(txn, topic, sequence, &pending)?;
+    settle::reject(txn, topic, sequence, reason, item.as_ref())?;
     settle::finish(txn, topic, &mut record, sequence, 1, bytes)?;
     Ok(true)
 }
@@ -137,6 +154,16 @@ pub(crate) fn is_ready(
     now_ns: u64,
 ) -> Result<bool, StorageError> {
     Ok(is_processable(snapshot, topic)? && is_due(snapshot, topic, now_ns)?)
+}
+
+/// Tells whether a topic may be processed and its head is blocked.
+pub(crate) fn is_blocked(
+    snapshot: &(impl Read + ?Sized),
+    topic: &Topic,
+) -> Result<bool, StorageError> {
+    let head = store::head(snapshot, topic)?;
+    let is_blocked = head.is_some_and(|head| head.kind() == HeadKind::Blocked);
+    Ok(is_blocked && is_processable(snapshot, topic)?)
 }
 
 /// Tells whether a group or identity topic may be processed at all.

@@ -1,16 +1,19 @@
 //! Attempts: exact bytes, durable before anything is published, one at a time for state changes.
 
-use xmtp_proto::GroupId;
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::storage::v1::{IntentKind, IntentState};
+use xmtp_proto::{GroupId, Topic};
 
 use super::store;
 use crate::processor::{Dependency, GroupProcessor, PrepareError};
 use crate::storage::{StorageError, WriteTxn};
-use crate::welcome;
+use crate::{receipt, welcome};
 
 /// Most message attempts of one group whose outcome is open.
 pub const MAX_IN_FLIGHT_MESSAGES: usize = 32;
+
+/// The reason of an attempt whose receipt names a place in the order where it is not.
+const UNMATCHED: &str = "receipt_unmatched";
 
 /// What one preparation did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,10 +37,19 @@ pub(super) fn prepare(
 ) -> Result<Preparation, StorageError> {
     let mut done = Preparation::default();
     let active = welcome::store::group(txn, group)?.is_some_and(|group| group.active);
+    let processed = receipt::store::topic(txn, &Topic::group(group))?.processed;
     let mut in_flight = 0;
     for mut intent in store::unfinished(txn, group)? {
         let changes_state = changes_state(&intent);
         if store::is_in_flight(&intent) {
+            if is_unmatched(&intent, processed) {
+                tracing::error!("a receipted attempt is not in the ordered prefix");
+                if let Some(attempt) = &intent.attempt {
+                    processor.discard(txn, group, attempt)?;
+                }
+                end(txn, group, &mut intent, IntentState::Rejected, UNMATCHED)?;
+                continue;
+            }
             in_flight += 1;
             if changes_state {
                 break;
@@ -90,6 +102,16 @@ pub(super) fn prepare(
         }
     }
     Ok(done)
+}
+
+/// Tells whether P passed the place that an attempt's receipt names without meeting the attempt:
+/// the backend's word is broken, and waiting would keep the group's queue for ever.
+fn is_unmatched(intent: &stored::Intent, processed: u64) -> bool {
+    let receipt = intent
+        .attempt
+        .as_ref()
+        .map(|attempt| attempt.receipt_sequence_id);
+    intent.state() == IntentState::Receipted && receipt.is_some_and(|at| at <= processed)
 }
 
 /// Tells whether an intent changes the group's state rather than sending a message in it.

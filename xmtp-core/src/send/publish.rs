@@ -13,7 +13,7 @@ use xmtp_proto::backend::v1;
 use xmtp_proto::backend::v1::message_hash::Hash;
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::storage::v1::IntentState;
-use xmtp_proto::{GroupId, Topic};
+use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use super::plan::{RequestBounds, Unit, plan};
 use super::{attempt, store};
@@ -31,6 +31,9 @@ const MAX_PUBLISH_TRIES: u32 = 5;
 const PAUSE_FACTOR: u32 = 3;
 /// Most random addition to a pause.
 const PAUSE_JITTER_MS: u64 = 25;
+/// The reason of an applied change whose Welcome the backend refused: the member was added and
+/// cannot join.
+const WELCOME_REFUSED: &str = "welcome_refused";
 /// Pages fetched to settle one refused attempt.
 const MAX_SETTLE_PAGES: usize = 64;
 
@@ -114,7 +117,13 @@ async fn publish_request(
                 return refused(context, group, request, index, is_first).await;
             }
             Err(TransportError::OutOfRange) => {
-                return settle_by_reading(context, group, request).await;
+                if let [_] = request {
+                    return settle_by_reading(context, group, request).await;
+                }
+                // It is never sent again as it was: what the topic does not hold goes alone.
+                read_to_head(context, Topic::group(&group)).await?;
+                let open = still_open(context, request).await?;
+                return each_alone(context, group, &open, &[]).await;
             }
             Err(error) if error.is_retryable() => {
                 if is_first && error.is_ambiguous() {
@@ -175,9 +184,8 @@ async fn change(
                 let Some(mut intent) = store::intent(txn, unit.intent)? else {
                     continue;
                 };
-                let current = intent.attempt.as_ref().map(|attempt| &attempt.envelopes);
                 // A reply for bytes that are no longer current says nothing of the new ones.
-                if store::is_in_flight(&intent) && current == Some(&unit.envelopes) {
+                if store::is_in_flight(&intent) && has_bytes(&intent, unit) {
                     apply(txn, &group, &mut intent)?;
                 }
             }
@@ -197,6 +205,11 @@ async fn receipts(
     if response.envelope_metas.len() != count {
         return Err(FetchError::Transport(TransportError::Protocol {
             rule: "a publish answers one metadata for each envelope",
+        }));
+    }
+    if !response.envelope_metas.iter().all(is_receipt) {
+        return Err(FetchError::Transport(TransportError::Protocol {
+            rule: "a publish answers with ids and hashes",
         }));
     }
     let mut metas = response.envelope_metas.into_iter();
@@ -227,8 +240,19 @@ async fn receipts(
     Ok(())
 }
 
-/// Handles INVALID_ARGUMENT. On a first try it is definite for the named envelope, and the rest of
-/// the request stays prepared.
+/// Tells whether a receipt names a place in the order and a hash of the right form.
+fn is_receipt(meta: &v1::EnvelopeMeta) -> bool {
+    let id = meta.cursor.map_or(0, |cursor| cursor.sequence_id);
+    let hash = meta
+        .message_hash
+        .as_ref()
+        .and_then(|hash| hash.hash.as_ref());
+    let has_hash = matches!(hash, Some(Hash::Sha256(hash)) if hash.len() == 32);
+    id > 0 && SequenceId::checked(id).is_ok() && has_hash
+}
+
+/// Handles INVALID_ARGUMENT for the named envelope: on a first try it is definite, later it is
+/// settled by reading. The rest of the request stays as it is.
 async fn refused(
     context: &Context,
     group: GroupId,
@@ -236,21 +260,55 @@ async fn refused(
     index: Option<u32>,
     is_first: bool,
 ) -> Result<(), FetchError> {
-    if !is_first {
-        return settle_by_reading(context, group, request).await;
-    }
-    let Some(unit) = index.and_then(|index| unit_at(request, index as usize)) else {
-        if request.len() == 1 {
-            return reject(context, group, &request[0], "refused").await;
-        }
-        // A bound of the whole request: each unit goes alone.
-        for unit in request {
-            let alone = std::slice::from_ref(unit);
-            Box::pin(publish_request(context, group, alone, &[unit.intent])).await?;
-        }
-        return Ok(());
+    let named = match index {
+        Some(index) => unit_at(request, index as usize),
+        None => request.first().filter(|_| request.len() == 1),
     };
-    reject(context, group, unit, "refused").await
+    match named {
+        Some(unit) if is_first => reject(context, group, unit, "refused").await,
+        Some(unit) => settle_by_reading(context, group, std::slice::from_ref(unit)).await,
+        None => {
+            // A bound of the whole request: each unit goes alone.
+            let intents = request.iter().map(|unit| unit.intent);
+            let first: Vec<u64> = intents.filter(|_| is_first).collect();
+            each_alone(context, group, request, &first).await
+        }
+    }
+}
+
+/// Sends units one by one.
+async fn each_alone(
+    context: &Context,
+    group: GroupId,
+    units: &[Unit],
+    first: &[u64],
+) -> Result<(), FetchError> {
+    for unit in units {
+        let alone = std::slice::from_ref(unit);
+        Box::pin(publish_request(context, group, alone, first)).await?;
+    }
+    Ok(())
+}
+
+/// Reads which units of a request still await their outcome with these bytes.
+async fn still_open(context: &Context, request: &[Unit]) -> Result<Vec<Unit>, StorageError> {
+    let mut units = request.to_vec();
+    let read = context.database.read_queued(move |snapshot| {
+        let numbers: Vec<u64> = units.iter().map(|unit| unit.intent).collect();
+        let mut intents = store::intents(snapshot, &numbers)?.into_iter();
+        units.retain(|unit| {
+            let intent = intents.next().flatten();
+            intent.is_some_and(|intent| store::is_in_flight(&intent) && has_bytes(&intent, unit))
+        });
+        Ok(units)
+    });
+    read.await
+}
+
+/// Tells whether the bytes of a unit are the current ones of its intent.
+fn has_bytes(intent: &stored::Intent, unit: &Unit) -> bool {
+    let attempt = intent.attempt.as_ref();
+    attempt.is_some_and(|attempt| attempt.envelopes == unit.envelopes)
 }
 
 fn unit_at(request: &[Unit], index: usize) -> Option<&Unit> {
@@ -300,16 +358,8 @@ async fn settle_by_reading(
     request: &[Unit],
 ) -> Result<(), FetchError> {
     let topic = Topic::group(&group);
-    let mut is_read = false;
-    for _ in 0..MAX_SETTLE_PAGES {
-        let fetched = fetch_page(context, &[topic]).await?;
-        if fetched.new == 0 && !fetched.more && fetched.paused.is_empty() {
-            is_read = true;
-            break;
-        }
-    }
-    if !is_read {
-        return Ok(());
+    if !read_to_head(context, topic).await? {
+        return Err(UNSETTLED.into());
     }
     let processor = context.processors.group.clone();
     change(context, group, request, move |txn, group, intent| {
@@ -324,7 +374,25 @@ async fn settle_by_reading(
         attempt::end(txn, group, intent, IntentState::Rejected, "refused")
     })
     .await?;
-    Ok(())
+    match still_open(context, request).await?.is_empty() {
+        true => Ok(()),
+        // The caller pauses before it looks again.
+        false => Err(UNSETTLED.into()),
+    }
+}
+
+/// What an attempt is told as whose outcome cannot be read yet.
+const UNSETTLED: TransportError = TransportError::OutOfRange;
+
+/// Reads a topic to its head through the one receive path; answers whether all of it was admitted.
+async fn read_to_head(context: &Context, topic: Topic) -> Result<bool, FetchError> {
+    for _ in 0..MAX_SETTLE_PAGES {
+        let fetched = fetch_page(context, &[topic]).await?;
+        if fetched.new == 0 && !fetched.more && fetched.paused.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Publishes the Welcomes that applied commits owe, as the exact bytes that are stored.
@@ -354,19 +422,40 @@ async fn publish_welcomes(context: &Context, group: GroupId) -> Result<(), Fetch
             let sent = v1::PublishRequest {
                 envelopes: decode(&envelopes)?,
             };
-            context.transport.publish(sent).await?;
-            delivered(context, group, intent.intent_id, envelopes.len()).await?;
+            match context.transport.publish(sent).await {
+                Ok(_) => delivered(context, group, intent.intent_id, envelopes, false).await?,
+                // Never sent again unchanged: what is refused is owed no longer, and said so.
+                Err(TransportError::InvalidArgument { index, .. })
+                    if is_named(index, &envelopes) =>
+                {
+                    let at = index.unwrap_or_default() as usize;
+                    let refused = envelopes.into_iter().nth(at).into_iter().collect();
+                    delivered(context, group, intent.intent_id, refused, true).await?;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     Ok(())
 }
 
-/// Forgets Welcomes that the backend has; the last one finishes the intent.
+/// Tells whether a refusal says which of some envelopes it means.
+fn is_named(index: Option<u32>, envelopes: &[Bytes]) -> bool {
+    match index {
+        Some(index) => (index as usize) < envelopes.len(),
+        None => envelopes.len() == 1,
+    }
+}
+
+/// Forgets Welcomes that the backend has, or refuses for good; the last one finishes the intent.
+/// Another process may have told of the same ones, so they are found by their bytes.
 async fn delivered(
     context: &Context,
     group: GroupId,
     number: u64,
-    count: usize,
+    done: Vec<Bytes>,
+    is_refused: bool,
 ) -> Result<(), StorageError> {
     context
         .database
@@ -377,9 +466,15 @@ async fn delivered(
             if intent.state() != IntentState::Committed {
                 return Ok(());
             }
-            intent.welcomes.drain(..count.min(intent.welcomes.len()));
+            intent.welcomes.retain(|welcome| !done.contains(welcome));
+            if is_refused {
+                intent.rejection = WELCOME_REFUSED.to_owned();
+            }
             if intent.welcomes.is_empty() {
-                intent.set_state(IntentState::Processed);
+                intent.set_state(match intent.rejection.is_empty() {
+                    true => IntentState::Processed,
+                    false => IntentState::Rejected,
+                });
             }
             store::put(txn, &group, &intent)
         })

@@ -8,12 +8,24 @@ use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
 use crate::storage::schema::{ATTEMPT, CounterName, INTENT, INTENT_BY_GROUP};
 use crate::storage::{Key, KeyRange, Order, Page, Raw, Read, Snapshot, StorageError, WriteTxn};
 
+/// Newer intents after which a finished one is forgotten: those who send wait for their outcome,
+/// and nobody asks for one that many sends later.
+pub(crate) const KEPT_INTENTS: u64 = 4_096;
+
 /// Reads an intent.
 pub(crate) fn intent(
     snapshot: &(impl Read + ?Sized),
     number: u64,
 ) -> Result<Option<stored::Intent>, StorageError> {
     snapshot.row(INTENT, &number)
+}
+
+/// Reads intents, in the order of their numbers as given.
+pub(crate) fn intents(
+    snapshot: &(impl Read + ?Sized),
+    numbers: &[u64],
+) -> Result<Vec<Option<stored::Intent>>, StorageError> {
+    snapshot.rows(INTENT, numbers)
 }
 
 /// Finds the intent whose current attempt has this payload identity (STR-113).
@@ -37,7 +49,23 @@ pub(crate) fn insert(
     intent.intent_id = number;
     txn.put_new(INTENT, &number, &intent)?;
     txn.put_new(INTENT_BY_GROUP, &(*group, number), &Raw::default())?;
+    forget_finished(txn, number)?;
     Ok(number)
+}
+
+/// Drops finished intents that are older than [`KEPT_INTENTS`] newer ones.
+///
+/// Each number is looked at when twice as many newer ones are there as at the last look, so one
+/// that finished late goes too, and each new intent costs a handful of reads.
+fn forget_finished(txn: &mut WriteTxn<'_>, newest: u64) -> Result<(), StorageError> {
+    let ages = std::iter::successors(Some(KEPT_INTENTS), |age| age.checked_mul(2));
+    let numbers: Vec<u64> = ages.map_while(|age| newest.checked_sub(age)).collect();
+    for intent in intents(txn, &numbers)?.into_iter().flatten() {
+        if is_finished(&intent) {
+            txn.delete(INTENT, &intent.intent_id)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes an intent, keeping the indexes of its state: an attempt is found by its payload
@@ -58,10 +86,18 @@ pub(crate) fn put(
             txn.put_new(ATTEMPT, &key, &Raw(intent.intent_id.to_bytes()))?;
         }
     }
-    if is_finished(intent) {
-        txn.delete(INTENT_BY_GROUP, &(*group, intent.intent_id))?;
+    if !is_finished(intent) {
+        return txn.put(INTENT, &intent.intent_id, intent);
     }
-    txn.put(INTENT, &intent.intent_id, intent)
+    txn.delete(INTENT_BY_GROUP, &(*group, intent.intent_id))?;
+    // What is left is what its outcome says; content is not kept twice.
+    let mut outcome = intent.clone();
+    outcome.body.clear();
+    if let Some(attempt) = &mut outcome.attempt {
+        attempt.envelopes.clear();
+        attempt.staged.clear();
+    }
+    txn.put(INTENT, &outcome.intent_id, &outcome)
 }
 
 /// Tells whether an intent has reached its end.
@@ -97,7 +133,7 @@ pub(crate) fn unfinished(
     };
     let found = snapshot.page(INTENT_BY_GROUP, group, None, page)?;
     let numbers: Vec<u64> = found.rows.iter().map(|((_, number), _)| *number).collect();
-    let intents = snapshot.rows(INTENT, &numbers)?;
+    let intents = intents(snapshot, &numbers)?;
     Ok(intents.into_iter().flatten().collect())
 }
 

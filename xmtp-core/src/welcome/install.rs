@@ -116,12 +116,10 @@ pub(super) fn pointee(
         1,
         MAX_ADMISSION_BYTES as u32,
     )?;
-    match rows.first() {
-        Some((sequence, pending)) => {
-            crate::processing::pending_item(txn, destination, *sequence, pending)
-        }
-        None => Ok(None),
-    }
+    let Some((sequence, pending)) = rows.first() else {
+        return Ok(None);
+    };
+    crate::processing::pending_item(txn, destination, *sequence, pending)
 }
 
 /// Removes the pending envelopes of a topic at or below `through`, counters included.

@@ -15,8 +15,8 @@ use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use crate::limits::{
-    RETRY_LONGEST_PAUSE, WELCOME_POINTER_FIRST_PAUSE, WELCOME_POINTER_LONGEST_PAUSE,
-    WELCOME_POINTER_WINDOW, WELCOME_RECHECK_INTERVAL, WELCOME_RETENTION,
+    WELCOME_POINTER_FIRST_PAUSE, WELCOME_POINTER_LONGEST_PAUSE, WELCOME_POINTER_WINDOW,
+    WELCOME_RECHECK_INTERVAL, WELCOME_RETENTION,
 };
 use crate::processing::{Processors, dependency};
 use crate::processor::{
@@ -65,34 +65,30 @@ pub fn attempt(
         first_read_ns: now,
         ..Default::default()
     });
-    let expired = retry.deadline_ns != 0 && retry.deadline_ns <= now;
+    let expired = is_expired(&retry, now);
     if !force && !expired && retry.not_before_ns > now {
         return Ok(WelcomeOutcome::NotDue);
     }
+    let mut destination = None;
     let result = txn.savepoint(|txn| {
         let Some(item) = crate::processing::pending_item(txn, topic, sequence, &pending)? else {
             return Err(Stop::Verdict(Verdict::Rejected(Rejected::Malformed)));
         };
-        try_join(txn, topic, &item, &retry, processors)
+        try_join(txn, topic, &item, &mut destination, processors)
     });
     let verdict = match result {
         Ok(group) => return Ok(WelcomeOutcome::Joined(group)),
         Err(Stop::Storage(error)) => return Err(error),
         Err(Stop::Verdict(verdict)) => verdict,
     };
-    if let Verdict::Rejected(reason) = verdict {
+    let reason = match verdict {
+        Verdict::Rejected(reason) => Some(reason),
+        _ => expired.then_some(Rejected::WelcomeExpired),
+    };
+    if let Some(reason) = reason {
         install::complete(txn, topic, sequence, &pending, Some(reason))?;
+        drop_pointee(txn, destination)?;
         return Ok(WelcomeOutcome::Rejected(reason));
-    }
-    if expired {
-        install::complete(
-            txn,
-            topic,
-            sequence,
-            &pending,
-            Some(Rejected::WelcomeExpired),
-        )?;
-        return Ok(WelcomeOutcome::Rejected(Rejected::WelcomeExpired));
     }
     keep(&mut retry, &verdict, pending.server_ns, now);
     store::put_retry(txn, sequence, &retry)?;
@@ -107,17 +103,31 @@ pub fn has_unresolved(
     Ok(receipt::store::topic(snapshot, topic)?.pending_rows > 0)
 }
 
+/// Tells whether a Welcome is past its deadline: its next attempt is its last (STR-115).
+pub(crate) fn is_expired(retry: &stored::WelcomeRetry, now_ns: u64) -> bool {
+    retry.deadline_ns != 0 && retry.deadline_ns <= now_ns
+}
+
 /// Completes a Welcome whose dependency will never be there.
 pub(crate) fn reject(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     sequence: SequenceId,
+    processors: &Processors,
     reason: Rejected,
 ) -> Result<(), StorageError> {
-    match receipt::store::pending(txn, topic, sequence)? {
-        Some(pending) => install::complete(txn, topic, sequence, &pending, Some(reason)),
-        None => Ok(()),
-    }
+    let Some(pending) = receipt::store::pending(txn, topic, sequence)? else {
+        return Ok(());
+    };
+    let destination = match crate::processing::pending_item(txn, topic, sequence, &pending)? {
+        Some(item) => match inspect(txn, processors, &item, None)? {
+            Err(Verdict::Waits(needed)) => destination_in(&needed),
+            _ => None,
+        },
+        None => None,
+    };
+    install::complete(txn, topic, sequence, &pending, Some(reason))?;
+    drop_pointee(txn, destination)
 }
 
 /// Why a join attempt is undone.
@@ -136,18 +146,19 @@ fn try_join(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     item: &PendingItem,
-    retry: &stored::WelcomeRetry,
+    destination: &mut Option<Topic>,
     processors: &Processors,
 ) -> Result<GroupId, Stop> {
-    let destination = pointee_topic(retry);
-    let pointee = match destination {
-        Some(destination) => install::pointee(txn, &destination)?,
-        None => None,
-    };
-    let inspected = catch_unwind(AssertUnwindSafe(|| {
-        processors.welcome.inspect(txn, item, pointee.as_ref())
-    }))
-    .unwrap_or(Ok(Err(Verdict::Blocked(Blocked::Panic))))?;
+    let mut inspected = inspect(txn, processors, item, None)?;
+    // What a pointer leads to is in the pointer: nothing of it is remembered between attempts.
+    if let Err(Verdict::Waits(needed)) = &inspected
+        && let Some(found) = destination_in(needed)
+    {
+        *destination = Some(found);
+        if let Some(pointee) = install::pointee(txn, &found)? {
+            inspected = inspect(txn, processors, item, Some(&pointee))?;
+        }
+    }
     let candidate = inspected.map_err(Stop::Verdict)?;
     let found = candidate.anchor();
     if found.anchor >= item.sequence_id || (found.anchor == SequenceId::ZERO && found.epoch != 0) {
@@ -161,7 +172,8 @@ fn try_join(
     let processed = SequenceId::saturating(receipt::store::topic(txn, &group_topic)?.processed);
     match decide::decide(local, processed, found.anchor, found.epoch) {
         Decision::Install => {
-            install_candidate(txn, topic, item, candidate, destination)?;
+            install_candidate(txn, topic, item, candidate)?;
+            drop_pointee(txn, *destination)?;
             Ok(found.group)
         }
         Decision::PrefixFirst => Err(Stop::Verdict(Verdict::Waits(vec![
@@ -174,55 +186,67 @@ fn try_join(
     }
 }
 
+/// Opens a Welcome; a panic blocks it alone.
+fn inspect<'p>(
+    txn: &mut WriteTxn<'_>,
+    processors: &'p Processors,
+    item: &PendingItem,
+    pointee: Option<&PendingItem>,
+) -> Result<Result<Box<dyn Candidate + 'p>, Verdict>, StorageError> {
+    let run = AssertUnwindSafe(|| processors.welcome.inspect(txn, item, pointee));
+    catch_unwind(run).unwrap_or(Ok(Err(PANICKED)))
+}
+
 fn install_candidate(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     item: &PendingItem,
     candidate: Box<dyn Candidate + '_>,
-    destination: Option<Topic>,
 ) -> Result<(), Stop> {
     let found = candidate.anchor();
-    let joined = catch_unwind(AssertUnwindSafe(|| candidate.install(txn))).unwrap_or(Err(
-        StorageError::Invariant {
-            rule: "a validated Welcome installs without a panic",
-        },
-    ))?;
-    install::install(txn, topic, item, found, joined)?;
-    if let Some(destination) = destination {
-        install::drop_pending(txn, &destination, SequenceId::MAX)?;
-    }
+    let Ok(joined) = catch_unwind(AssertUnwindSafe(|| candidate.install(txn))) else {
+        return Err(Stop::Verdict(PANICKED));
+    };
+    install::install(txn, topic, item, found, joined?)?;
     Ok(())
 }
 
-/// The destination that a kept pointer Welcome waits for.
-fn pointee_topic(retry: &stored::WelcomeRetry) -> Option<Topic> {
-    retry
-        .dependencies
-        .iter()
-        .filter_map(dependency::from_stored)
-        .find_map(|dependency| match dependency {
-            Dependency::Pointee { destination } => Some(destination),
-            _ => None,
-        })
+/// The verdict of a processor that panicked: that Welcome alone is blocked.
+const PANICKED: Verdict = Verdict::Blocked(Blocked::Panic);
+
+/// Removes what waits on the destination of a completed pointer: nothing else asks for it.
+fn drop_pointee(txn: &mut WriteTxn<'_>, destination: Option<Topic>) -> Result<(), StorageError> {
+    match destination {
+        Some(destination) => install::drop_pending(txn, &destination, SequenceId::MAX),
+        None => Ok(()),
+    }
+}
+
+/// The destination among what a Welcome waits for, if it is a pointer.
+fn destination_in(needed: &[Dependency]) -> Option<Topic> {
+    needed.iter().find_map(|dependency| match dependency {
+        Dependency::Pointee { destination } => Some(*destination),
+        _ => None,
+    })
 }
 
 /// Updates the retry state of a Welcome that stays.
 fn keep(retry: &mut stored::WelcomeRetry, verdict: &Verdict, server_ns: u64, now: u64) {
     retry.attempts = retry.attempts.saturating_add(1);
     retry.blocked = false;
+    // Only what is missing now is listed: something that is there would ask for a next attempt.
+    retry.dependencies.clear();
     let after = |base: u64, window: Duration| base.saturating_add(window.as_nanos() as u64);
     match verdict {
         Verdict::Retry(cause) => {
             retry.code = cause.code().to_owned();
-            let pause = crate::processing::retry_pause(retry.attempts).min(RETRY_LONGEST_PAUSE);
-            retry.not_before_ns = after(now, pause);
+            retry.not_before_ns = after(now, crate::processing::retry_pause(retry.attempts));
         }
-        Verdict::Waits(dependencies) => {
-            let first_pointer = pointee_topic(retry).is_none();
+        Verdict::Waits(needed) => {
             retry.code = "dependency".to_owned();
-            retry.dependencies = dependencies.iter().map(dependency::to_stored).collect();
+            retry.dependencies = needed.iter().map(dependency::to_stored).collect();
             retry.not_before_ns = after(now, pointer_pause(retry.attempts));
-            if pointee_topic(retry).is_some() && first_pointer && retry.deadline_ns == 0 {
+            if destination_in(needed).is_some() && retry.deadline_ns == 0 {
                 retry.deadline_ns = after(server_ns, WELCOME_POINTER_WINDOW);
             }
         }
