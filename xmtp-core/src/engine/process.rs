@@ -1,5 +1,7 @@
 //! Gives every topic with pending envelopes its fair turns.
 
+use std::collections::HashSet;
+
 use tracing::Instrument;
 use xmtp_proto::{Topic, TopicKind};
 
@@ -20,15 +22,13 @@ pub(super) async fn run(context: Context) {
         context,
         schedule: Schedule::default(),
         resume_after: None,
+        is_first_look: true,
+        forced: HashSet::new(),
     };
     loop {
-        if let Err(error) = worker.round().await {
-            tracing::warn!(
-                code = error.code(),
-                "a processing round failed; it is repeated"
-            );
-        }
-        if worker.schedule.is_empty() && changes.changed_or_poll(WAKES).await.is_err() {
+        let is_failing = worker.round().await;
+        let waits = is_failing || worker.schedule.is_empty();
+        if waits && changes.changed_or_poll(WAKES).await.is_err() {
             return;
         }
     }
@@ -39,30 +39,42 @@ struct Worker {
     schedule: Schedule,
     /// Where the last look stopped because the ring was full.
     resume_after: Option<Topic>,
+    /// Whether the topics were not all looked at yet since the start.
+    is_first_look: bool,
+    /// Topics with a blocked head that this process has not tried yet.
+    forced: HashSet<Topic>,
 }
 
 impl Worker {
-    /// Offers every topic that is ready, then gives each its turn once.
-    async fn round(&mut self) -> Result<(), StorageError> {
-        self.refill().await?;
+    /// Offers every topic that is ready, then gives each its turn once. Answers whether anything
+    /// failed; a failure keeps no other topic (STR-072).
+    async fn round(&mut self) -> bool {
+        let refilled = self.refill().await;
+        let mut is_failing = failed(refilled.err());
         for _ in 0..self.schedule.len() {
             let Some(topic) = self.schedule.take() else {
                 break;
             };
-            if self.turn(topic).await? == Left::More {
-                self.schedule.offer(topic);
+            match self.turn(topic).await {
+                Ok(Left::More) => {
+                    self.schedule.offer(topic);
+                }
+                Ok(Left::Nothing | Left::Stopped) => {}
+                Err(error) => is_failing |= failed(Some(error)),
             }
         }
-        Ok(())
+        is_failing
     }
 
-    async fn turn(&self, topic: Topic) -> Result<Left, StorageError> {
+    async fn turn(&mut self, topic: Topic) -> Result<Left, StorageError> {
+        // A new process may be one that knows more: what was blocked is tried once.
+        let force = self.forced.remove(&topic);
         let processors = self.context.processors.clone();
         let report = self
             .context
             .database
             .write_queued(Priority::Background, Durability::Ordered, move |txn| {
-                processing::turn(txn, &topic, &processors, false)
+                processing::turn(txn, &topic, &processors, force)
             })
             .instrument(tracing::debug_span!("processing", topic = %topic.short()))
             .await?;
@@ -73,11 +85,16 @@ impl Worker {
     async fn refill(&mut self) -> Result<(), StorageError> {
         let mut after = self.resume_after.take();
         while self.schedule.len() < MAX_READY_TOPICS {
-            let (ready, last) = ready_topics(&self.context, after).await?;
-            for topic in ready {
+            let look = ready_topics(&self.context, after, self.is_first_look);
+            let (ready, last) = look.await?;
+            for (topic, force) in ready {
                 self.schedule.offer(topic);
+                if force {
+                    self.forced.insert(topic);
+                }
             }
             if last.is_none() {
+                self.is_first_look = false;
                 return Ok(());
             }
             after = last;
@@ -87,11 +104,22 @@ impl Worker {
     }
 }
 
-/// Reads one page of topics that can have a turn now, and where to go on.
+fn failed(error: Option<StorageError>) -> bool {
+    if let Some(error) = &error {
+        tracing::warn!(code = error.code(), "processing failed; it is repeated");
+    }
+    error.is_some()
+}
+
+/// Topics that can have a turn, each with whether it is to be forced, and where to go on.
+type Ready = (Vec<(Topic, bool)>, Option<Topic>);
+
+/// Reads one page of topics that can have a turn now; blocked ones too, when asked for.
 async fn ready_topics(
     context: &Context,
     after: Option<Topic>,
-) -> Result<(Vec<Topic>, Option<Topic>), StorageError> {
+    with_blocked: bool,
+) -> Result<Ready, StorageError> {
     let now = context.runtime.now_ns();
     context
         .database
@@ -101,8 +129,13 @@ async fn ready_topics(
             let mut ready = Vec::new();
             for topic in topics {
                 let kind = matches!(topic.kind(), TopicKind::Group | TopicKind::Identity);
-                if kind && processing::is_ready(snapshot, &topic, now)? {
-                    ready.push(topic);
+                if !kind {
+                    continue;
+                }
+                if processing::is_ready(snapshot, &topic, now)? {
+                    ready.push((topic, false));
+                } else if with_blocked && processing::is_blocked(snapshot, &topic)? {
+                    ready.push((topic, true));
                 }
             }
             Ok::<_, StorageError>((ready, last))

@@ -84,8 +84,6 @@ fn combined_turn(
             code = crate::error::Coded::code(&error),
             "a combined turn failed"
         );
-        // Only a database that still answers may commit the admission.
-        receipt::store::topic(txn, topic)?;
     }
     Ok(())
 }
