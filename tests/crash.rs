@@ -18,7 +18,7 @@ use futures_util::{StreamExt, stream};
 use xmtp_core::testing::faulty::Side;
 use xmtp_testkit::scenario::{CrashAt, Engine, Outcome, PowerLoss, Scenario, parse, play};
 
-const DEFAULT_ROUNDS: u64 = 3;
+const DEFAULT_ROUNDS: u64 = 2;
 /// From this many rounds on, every commit meets a crash.
 const ALL_ROUNDS: u64 = 100;
 /// Scenarios under way at once.
@@ -173,6 +173,13 @@ async fn every_scenario_survives_a_power_loss_in_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_crash_on_encrypted_sqlite() {
     survive_all(Engine::Sqlite, &[None]).await;
+}
+
+/// covers: EXT-006, STR-110
+#[tokio::test(flavor = "multi_thread")]
+async fn every_scenario_survives_a_power_loss_on_encrypted_sqlite() {
+    let losses = [Some(PowerLoss::All), Some(PowerLoss::Half)];
+    survive_all(Engine::Sqlite, &losses).await;
 }
 
 #[test]

@@ -24,6 +24,7 @@
 
 mod parse;
 mod play;
+mod power;
 mod world;
 
 pub use parse::{ParseError, Scenario, Step, parse};

@@ -15,6 +15,7 @@ use xmtp_storage_sled::SledStorage;
 use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
 use super::PlayError;
+use super::power::{Metered, NO_CHECKPOINT_PAGES};
 use crate::{AheadRuntime, TestBackend};
 
 /// How much later a process is opened again after it died, so that the lease of its default
@@ -42,7 +43,7 @@ pub struct CrashAt {
     pub commit: u64,
     /// Before or after it.
     pub side: Side,
-    /// Whether the machine dies too, which an engine in memory can show.
+    /// Whether the machine dies too, which sled cannot show.
     pub power_loss: Option<PowerLoss>,
 }
 
@@ -76,6 +77,8 @@ pub(super) struct Person {
     secret: [u8; 32],
     faulty: Option<Arc<Faulty>>,
     storage: Option<Arc<dyn Storage>>,
+    /// The same engine, where a power loss on SQLite is planned.
+    metered: Option<Arc<Metered>>,
     client: Option<Client>,
     /// Commits of earlier lives.
     commits: u64,
@@ -148,6 +151,7 @@ impl World {
                 secret: [index as u8 + 1; 32],
                 faulty: None,
                 storage: None,
+                metered: None,
                 client: None,
                 commits: 0,
                 deaths: 0,
@@ -166,19 +170,25 @@ impl World {
         let crash = self.crash.clone().filter(|crash| crash.who == who);
         let person = self.person(who)?;
         if person.is_dead() {
-            person.bury(crash.as_ref()).await;
+            person.bury(crash.as_ref()).await?;
             person.deaths += 1;
             if crash.is_some() {
                 self.crash = None;
             }
         }
         let crash = self.crash.clone().filter(|crash| crash.who == who);
+        let loses_power = self.loses_power;
         let person = self.person(who)?;
         if let Some(client) = &person.client {
             return Ok(client.clone());
         }
-        let storage = person.storage()?;
+        let mut storage = person.storage(loses_power)?;
         person.storage = Some(storage.clone());
+        if let (Disk::Sqlite(path), true) = (&person.disk, loses_power) {
+            let metered = Metered::new(storage, path);
+            person.metered = Some(metered.clone());
+            storage = metered;
+        }
         let faulty = Faulty::new(storage);
         if let Some(crash) = &crash
             && crash.commit > person.commits
@@ -223,8 +233,7 @@ impl World {
 
     /// Closes a person's client.
     pub(super) async fn close(&mut self, who: &str) -> Result<(), PlayError> {
-        self.person(who)?.bury(None).await;
-        Ok(())
+        self.person(who)?.bury(None).await
     }
 
     /// Counts the commits of a person over all their lives.
@@ -273,12 +282,16 @@ impl Person {
         self.faulty.as_ref().is_some_and(|faulty| faulty.is_dead())
     }
 
-    fn storage(&self) -> Result<Arc<dyn Storage>, PlayError> {
+    fn storage(&self, loses_power: bool) -> Result<Arc<dyn Storage>, PlayError> {
         Ok(match &self.disk {
             Disk::Memory(disk) => disk.open(),
-            Disk::Sqlite(path) => SqliteStorage::options(path)
-                .key(DatabaseKey::new([9; 32]))
-                .open()?,
+            Disk::Sqlite(path) => {
+                let mut options = SqliteStorage::options(path).key(DatabaseKey::new([9; 32]));
+                if loses_power {
+                    options = options.checkpoint_pages(NO_CHECKPOINT_PAGES);
+                }
+                options.open()?
+            }
             Disk::Sled(path) => SledStorage::options(path)
                 .key(xmtp_storage_sled::DatabaseKey::new([9; 32]))
                 .open()?,
@@ -286,7 +299,17 @@ impl Person {
     }
 
     /// Lets go of the client and its engine; on a power loss unflushed commits go too.
-    async fn bury(&mut self, crash: Option<&CrashAt>) {
+    async fn bury(&mut self, crash: Option<&CrashAt>) -> Result<(), PlayError> {
+        let loss = crash.and_then(|crash| crash.power_loss);
+        let mut left = None;
+        if let (Disk::Sqlite(path), Some(metered), Some(loss)) =
+            (&self.disk, self.metered.take(), loss)
+        {
+            // Before the engine is closed, which would tidy the log up.
+            let path = path.with_extension(format!("{}.db", self.deaths));
+            metered.lose_power(loss, &path)?;
+            left = Some(path);
+        }
         if let Some(client) = self.client.take() {
             // A dead engine answers that it is closed, which is what is wanted.
             let _ = client.close().await;
@@ -298,12 +321,15 @@ impl Person {
             // The files of a process that died are free again.
             let _ = storage.close();
         }
-        let loss = crash.and_then(|crash| crash.power_loss);
         if let (Disk::Memory(disk), Some(loss)) = (&self.disk, loss) {
             disk.lose_unflushed(match loss {
                 PowerLoss::All => 0,
                 PowerLoss::Half => disk.unflushed() / 2,
             });
         }
+        if let Some(path) = left {
+            self.disk = Disk::Sqlite(path);
+        }
+        Ok(())
     }
 }
