@@ -177,7 +177,10 @@ pub(super) async fn largest_envelope(fixture: Fixture<'_>) {
         envelope: Some(envelope),
     };
 
-    assert_eq!(query(fixture, 1, 0, 0).await.envelopes, [stored.clone()]);
+    assert_eq!(
+        query(fixture, 1, 0, 0).await.envelopes,
+        std::slice::from_ref(&stored)
+    );
     let topics = vec![fixture.topic(1)];
     let request = v1::QueryNewestRequest {
         topics,
