@@ -79,7 +79,7 @@ impl Account {
                 identifier: identifier.text(),
                 identifier_kind: identifier
                     .identifier_kind()
-                    .map(|kind| kind.to_proto().into())
+                    .map(|kind| kind.to_proto())
                     .unwrap_or_default(),
             }],
         };

@@ -1,7 +1,7 @@
 //! Identity envelopes: the inbox log, applied by the same pure functions as at the backend.
 
 use xmtp_core::processor::{
-    Blocked, Effects, IdentityProcessor, PendingItem, RetryCause, Verdict, latest_identity_state,
+    Blocked, IdentityProcessor, PendingItem, RetryCause, Verdict, latest_identity_state,
     put_identity_state,
 };
 use xmtp_core::storage::{Read, StorageError, WriteTxn};
@@ -39,7 +39,7 @@ impl IdentityProcessor for MlsProcessor {
         }
         let encoded = prost::Message::encode_to_vec(&state.to_proto());
         put_identity_state(txn, inbox, item.sequence_id, &encoded)?;
-        Ok(Verdict::Applied(Box::new(Effects::default())))
+        Ok(Verdict::Applied(Box::default()))
     }
 }
 
