@@ -58,7 +58,7 @@ async fn tell(home: &std::path::Path, endpoint: &str) -> Result<(), Failure> {
 
     bo.order("sync").await?;
     expect(&bo.fact("joined").await?, "ops")?;
-    println!("bo        joined \"{}\" by his Welcome", "ops");
+    println!("bo        joined \"ops\" by his Welcome");
     expect(&bo.fact("bars").await?, "full")?;
     hear_first(&alice, &mut bo).await?;
 
