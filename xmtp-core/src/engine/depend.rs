@@ -15,6 +15,7 @@ use xmtp_proto::{InboxId, SequenceId, Topic};
 
 use super::context::Context;
 use super::fetch::{FetchError, fetch_page};
+use super::welcomes::attempt_in_order;
 use crate::error::Coded;
 use crate::limits::{
     IDENTITY_REFERENCE_WAIT, IDENTITY_RETRY_PAUSE, MAX_DEPENDENCY_REQUESTS,
@@ -212,7 +213,7 @@ async fn settle_parent(
         .write_queued(Priority::Background, Durability::Ordered, move |txn| {
             match answer {
                 Answer::Ready if is_welcome => {
-                    welcome::attempt(txn, &parent.topic, parent.sequence, &processors, true)?;
+                    attempt_in_order(txn, &parent.topic, parent.sequence, &processors)?;
                 }
                 Answer::Ready => {
                     processing::turn(txn, &parent.topic, &processors, true)?;

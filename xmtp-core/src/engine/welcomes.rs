@@ -1,17 +1,22 @@
 //! Attempts every pending Welcome of this installation, each by itself.
 
 use tracing::Instrument;
-use xmtp_proto::SequenceId;
+use xmtp_proto::storage::v1 as stored;
+use xmtp_proto::{SequenceId, Topic};
 
 use super::context::Context;
 use crate::error::Coded;
 use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
-use crate::storage::{Domain, Durability, Priority, Read, StorageError};
+use crate::processing::Processors;
+use crate::storage::{Domain, Durability, Priority, Read, StorageError, WriteTxn};
 use crate::welcome::{self, WelcomeOutcome};
 use crate::{processing, receipt};
 
 /// What wakes the Welcome worker.
 const WAKES: u64 = Domain::Progress.bit() | Domain::Welcomes.bit();
+
+/// Most earlier Welcomes looked at before one is attempted; all of them have their own turn too.
+const MAX_EARLIER: u32 = 16;
 
 /// Runs until the database closes. A new coordinator looks at blocked Welcomes at once (STR-115).
 pub(super) async fn run(context: Context) {
@@ -90,12 +95,7 @@ fn is_due(
     let Some(retry) = welcome::store::retry(snapshot, sequence)? else {
         return Ok(true);
     };
-    let mut is_missing = false;
-    for dependency in &retry.dependencies {
-        if let Some(dependency) = processing::dependency::from_stored(dependency) {
-            is_missing |= !processing::dependency::is_ready(snapshot, &dependency)?;
-        }
-    }
+    let is_missing = is_missing(snapshot, &retry)?;
     let is_expired = welcome::is_expired(&retry, now);
     if is_missing && is_expired {
         return Ok(false);
@@ -103,6 +103,53 @@ fn is_due(
     // What it waits for may have come before its pause ended.
     let has_come = !retry.dependencies.is_empty() && !is_missing;
     Ok(force || has_come || is_expired || retry.not_before_ns <= now)
+}
+
+/// Tells whether something that a Welcome waits for is not there.
+fn is_missing(
+    snapshot: &(impl Read + ?Sized),
+    retry: &stored::WelcomeRetry,
+) -> Result<bool, StorageError> {
+    for dependency in &retry.dependencies {
+        if let Some(dependency) = processing::dependency::from_stored(dependency)
+            && !processing::dependency::is_ready(snapshot, &dependency)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Attempts a Welcome, and before it earlier ones whose needs have come meanwhile.
+///
+/// What has come for one has often come for the others. A later Welcome into the same group that
+/// overtook an earlier one would make it stale, and what was said between the two would be lost.
+pub(super) fn attempt_in_order(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    processors: &Processors,
+) -> Result<WelcomeOutcome, StorageError> {
+    let start = SequenceId::ZERO;
+    let (rows, _) =
+        receipt::store::pending_page(txn, topic, start, MAX_EARLIER, MAX_LOCAL_READ_BYTES)?;
+    for (earlier, _) in rows {
+        if earlier >= sequence {
+            break;
+        }
+        let Some(retry) = welcome::store::retry(txn, earlier)? else {
+            continue;
+        };
+        if retry.dependencies.is_empty() || is_missing(txn, &retry)? {
+            continue;
+        }
+        let tried = txn.savepoint(|txn| welcome::attempt(txn, topic, earlier, processors, true));
+        if let Err(error) = tried {
+            // One that fails keeps none of the others (STR-080).
+            tracing::warn!(code = error.code(), "an earlier Welcome could not be tried");
+        }
+    }
+    welcome::attempt(txn, topic, sequence, processors, true)
 }
 
 async fn attempt(
@@ -119,7 +166,7 @@ async fn attempt(
             if !is_due(txn, sequence, now, force)? {
                 return Ok(WelcomeOutcome::NotDue);
             }
-            welcome::attempt(txn, &topic, sequence, &processors, true)
+            attempt_in_order(txn, &topic, sequence, &processors)
         })
         .instrument(tracing::debug_span!("welcome", sequence = sequence.get()))
         .await
