@@ -84,6 +84,8 @@ pub(super) struct Person {
     commits: u64,
     /// How often the process died.
     deaths: u32,
+    /// Whether the last death took commits along.
+    has_lost: bool,
 }
 
 /// Texts that the default consumers handed over.
@@ -155,6 +157,7 @@ impl World {
                 client: None,
                 commits: 0,
                 deaths: 0,
+                has_lost: false,
             };
             world.people.insert(name.clone(), person);
         }
@@ -172,6 +175,9 @@ impl World {
         if person.is_dead() {
             person.bury(crash.as_ref()).await?;
             person.deaths += 1;
+            person.has_lost = crash
+                .as_ref()
+                .is_some_and(|crash| crash.power_loss.is_some());
             if crash.is_some() {
                 self.crash = None;
             }
@@ -204,6 +210,10 @@ impl World {
             .build()
             .await?;
         person.client = Some(client.clone());
+        if std::mem::take(&mut person.has_lost) {
+            // What an earlier step received may be gone, and is there to be received again.
+            client.sync_all().await?;
+        }
         Ok(client)
     }
 
@@ -233,7 +243,12 @@ impl World {
 
     /// Closes a person's client.
     pub(super) async fn close(&mut self, who: &str) -> Result<(), PlayError> {
-        self.person(who)?.bury(None).await
+        let person = self.person(who)?;
+        if person.is_dead() {
+            // Whoever opens it again finds it dead.
+            return Ok(());
+        }
+        person.bury(None).await
     }
 
     /// Counts the commits of a person over all their lives.
