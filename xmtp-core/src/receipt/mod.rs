@@ -6,6 +6,10 @@
 mod budget;
 mod check;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
 
 use bytes::Bytes;
 use prost::Message;
@@ -31,12 +35,19 @@ pub struct Batch {
 }
 
 /// One received envelope, checked in shape.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Received {
     /// Its sequence id.
     pub sequence_id: SequenceId,
     /// The row that is stored while it waits; the backend's hash is kept as given.
     pub envelope: stored::PendingEnvelope,
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.envelope.payload.len();
+        write!(f, "Received({}, {bytes} bytes)", self.sequence_id)
+    }
 }
 
 /// What became of a batch.

@@ -1,5 +1,7 @@
 //! Intents: what the application asked for, durable before anything happens to it.
 
+use std::fmt;
+
 use bytes::Bytes;
 use thiserror::Error;
 use xmtp_proto::storage::v1 as stored;
@@ -16,7 +18,7 @@ use crate::welcome;
 pub const MAX_UNFINISHED_INTENTS: usize = crate::limits::MAX_LOCAL_READ_ROWS as usize;
 
 /// A new intent.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NewIntent {
     /// The group.
     pub group: GroupId,
@@ -26,6 +28,18 @@ pub struct NewIntent {
     pub body: Bytes,
     /// The stable message id, for a message.
     pub message_id: Option<MessageId>,
+}
+
+impl fmt::Debug for NewIntent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.body.len();
+        write!(
+            f,
+            "NewIntent({:?} in {}, {bytes} bytes)",
+            self.kind,
+            self.group.short()
+        )
+    }
 }
 
 /// Where a queued intent stands.
