@@ -114,9 +114,6 @@ pub(super) fn run(
     if handled > 0 {
         settle::finish(txn, topic, &mut record, last, handled as u64, bytes)?;
     }
-    if handled > 0 && left != Left::Stopped {
-        super::store::clear_head(txn, topic)?;
-    }
     Ok(report(&record, handled, left))
 }
 
