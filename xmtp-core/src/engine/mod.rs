@@ -7,6 +7,8 @@ mod groups;
 mod process;
 pub mod receive;
 mod send;
+#[cfg(test)]
+pub(crate) mod tests;
 mod welcomes;
 
 use std::fmt;

@@ -11,6 +11,8 @@ pub mod dependency;
 mod schedule;
 mod settle;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -17,6 +17,8 @@ mod plan;
 mod publish;
 mod sender;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 
 pub use attempt::MAX_IN_FLIGHT_MESSAGES;
 pub use intent::{MAX_UNFINISHED_INTENTS, NewIntent, QueueError, Queued, queue};

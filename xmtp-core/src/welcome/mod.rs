@@ -7,6 +7,8 @@
 mod decide;
 mod install;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

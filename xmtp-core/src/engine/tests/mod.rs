@@ -1,0 +1,8 @@
+//! The rooms together: receipt, processing, Welcomes and sends over one disk and one backend.
+
+mod crash;
+mod depend;
+pub(crate) mod play;
+mod receive;
+mod workers;
+pub(crate) mod world;
