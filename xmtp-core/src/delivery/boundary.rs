@@ -393,6 +393,8 @@ impl Core {
             number: candidate.number,
             handoff: self.handoffs,
         };
+        let _span = tracing::debug_span!("delivery").entered();
+        tracing::trace!("an item is handed over");
         self.handed = Some(Handed { token, candidate });
         token
     }

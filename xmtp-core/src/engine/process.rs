@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use tracing::Instrument;
 use xmtp_proto::{Topic, TopicKind};
 
 use super::context::Context;
@@ -76,7 +75,6 @@ impl Worker {
             .write_queued(Priority::Background, Durability::Ordered, move |txn| {
                 processing::turn(txn, &topic, &processors, force)
             })
-            .instrument(tracing::debug_span!("processing", topic = %topic.short()))
             .await?;
         Ok(report.left)
     }

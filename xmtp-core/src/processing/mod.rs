@@ -87,6 +87,8 @@ pub fn turn(
     if !force && !is_due(txn, topic, txn.now_ns())? {
         return Ok(report(&record, 0, Left::Stopped));
     }
+    let _span = tracing::debug_span!("processing", topic = %topic.short()).entered();
+    tracing::trace!(pending = record.pending_rows, "a turn begins");
     let mut limit = MAX_ADMISSION_ROWS as u32;
     // An application message that cannot be settled has already moved the ratchet in memory, so
     // the attempt is undone whole and run once more up to just before it.

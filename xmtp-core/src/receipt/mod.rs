@@ -139,6 +139,8 @@ pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, Admissio
         budget::add(&mut record, &mut budget, &envelope.envelope);
         record.received = envelope.sequence_id.get();
     }
+    let _span = tracing::debug_span!("receipt", topic = %batch.topic.short()).entered();
+    tracing::trace!(new = fits, overlap, "a batch is admitted");
     if fits > 0 {
         store::put_topic(txn, &batch.topic, &record)?;
         store::put_kind_budget(txn, kind, &budget)?;
