@@ -25,9 +25,9 @@ pub(super) async fn run(context: Context) {
         forced: HashSet::new(),
     };
     loop {
-        let is_failing = worker.round().await;
-        let waits = is_failing || worker.schedule.is_empty();
-        if waits && changes.changed_or_poll(WAKES).await.is_err() {
+        worker.round().await;
+        // What failed has left the ring: only topics with more to do are worth an instant round.
+        if worker.schedule.is_empty() && changes.changed_or_poll(WAKES).await.is_err() {
             return;
         }
     }
@@ -45,11 +45,12 @@ struct Worker {
 }
 
 impl Worker {
-    /// Offers every topic that is ready, then gives each its turn once. Answers whether anything
-    /// failed; a failure keeps no other topic (STR-072).
-    async fn round(&mut self) -> bool {
-        let refilled = self.refill().await;
-        let mut is_failing = failed(refilled.err());
+    /// Offers every topic that is ready, then gives each its turn once; a failure keeps no other
+    /// topic (STR-072).
+    async fn round(&mut self) {
+        if let Err(error) = self.refill().await {
+            failed(&error);
+        }
         for _ in 0..self.schedule.len() {
             let Some(topic) = self.schedule.take() else {
                 break;
@@ -59,10 +60,9 @@ impl Worker {
                     self.schedule.offer(topic);
                 }
                 Ok(Left::Nothing | Left::Stopped) => {}
-                Err(error) => is_failing |= failed(Some(error)),
+                Err(error) => failed(&error),
             }
         }
-        is_failing
     }
 
     async fn turn(&mut self, topic: Topic) -> Result<Left, StorageError> {
@@ -102,11 +102,8 @@ impl Worker {
     }
 }
 
-fn failed(error: Option<StorageError>) -> bool {
-    if let Some(error) = &error {
-        tracing::warn!(code = error.code(), "processing failed; it is repeated");
-    }
-    error.is_some()
+fn failed(error: &StorageError) {
+    tracing::warn!(code = error.code(), "processing failed; it is repeated");
 }
 
 /// Topics that can have a turn, each with whether it is to be forced, and where to go on.
