@@ -1,5 +1,6 @@
 //! What processors and core say to each other.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
 
 /// A received envelope at the head of its topic, checked and decoded once.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PendingItem {
     /// The topic it was received on.
     pub topic: Topic,
@@ -23,6 +24,16 @@ pub struct PendingItem {
     pub payload_hash: [u8; 32],
     /// The intent whose current attempt has this payload identity, for an own echo.
     pub own: Option<stored::Intent>,
+}
+
+// An envelope does not reach a log.
+impl fmt::Debug for PendingItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingItem")
+            .field("topic", &self.topic)
+            .field("sequence_id", &self.sequence_id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PendingItem {
