@@ -19,8 +19,10 @@ use crate::sqlite;
 const PUBLISHED: usize = 64;
 /// Envelopes of one page.
 const PAGE: usize = 100;
-/// Calls of one slice.
-const CALLS: usize = 8;
+/// Publishes of one slice.
+const PUBLISHES: usize = 8;
+/// Queries of one slice.
+const QUERIES: usize = 64;
 /// Topics that are published to.
 const TOPICS: usize = 16;
 /// Bytes of ciphertext of each envelope.
@@ -44,21 +46,21 @@ pub(crate) fn measure(report: &mut Report, runtime: &Runtime) -> Result<(), Fail
 
     let mut last = 0;
     report.figure(&name("publish"), |run| {
-        for _ in 0..rounds * CALLS {
-            let rows = rows(&*random);
+        for _ in 0..rounds * PUBLISHES {
+            let rows = rows(&random);
             let request = v1::PublishRequest {
                 envelopes: rows.iter().map(|row| row.envelope.clone()).collect(),
             };
             run.ours(|| runtime.block_on(services.publish(request)))?;
             last = run.limit(|| publish_bare(&writer, &rows, last))?;
         }
-        Ok(rounds * CALLS * PUBLISHED)
+        Ok(rounds * PUBLISHES * PUBLISHED)
     })?;
     // All envelopes are spread evenly, so that a page begins anywhere but at the end.
     let places = (last - TOPICS as i64 * PAGE as i64).max(1);
     let mut place = 0;
     report.figure(&name("query"), |run| {
-        for call in 0..rounds * CALLS {
+        for call in 0..rounds * QUERIES {
             place = (place + 7919) % places;
             let topic = mls_bytes::group_topic(group(call % TOPICS));
             let query = v1::TopicQuery {
@@ -77,7 +79,7 @@ pub(crate) fn measure(report: &mut Report, runtime: &Runtime) -> Result<(), Fail
                 return Err("the two sides did not read the same rows".into());
             }
         }
-        Ok(rounds * CALLS * PAGE)
+        Ok(rounds * QUERIES * PAGE)
     })?;
     runtime.block_on(services.close());
     Ok(())

@@ -159,6 +159,8 @@ pub(crate) struct Receiver {
     processors: Processors,
     /// F.
     received: SequenceId,
+    /// Batches that took more than one turn.
+    pub(crate) split_batches: usize,
 }
 
 impl Receiver {
@@ -182,6 +184,7 @@ impl Receiver {
             processors: MlsProcessor::new(member.installation.clone()).processors(),
             topic: Topic::group(&group),
             received: SequenceId::ZERO,
+            split_batches: 0,
             member,
             group,
         })
@@ -201,6 +204,7 @@ impl Receiver {
             pending_rows(txn, &self.topic)
         })?;
         // A turn that took its time leaves the rest to the next.
+        self.split_batches += usize::from(pending > 0);
         while pending > 0 {
             let left = self.member.write(|txn| {
                 processing::turn(txn, &self.topic, &self.processors, false)?;

@@ -36,7 +36,15 @@ pub(crate) fn measure(report: &mut Report, members: usize) -> Result<(), Failure
             return Err("not every message has a delivery number".into());
         }
         Ok(count)
-    })
+    })?;
+    let split = group.receiver.split_batches;
+    if split > 0 {
+        eprintln!(
+            "receive at {members} members: {split} batches took a second turn, as on a machine \
+             that is slow or busy; what is left of a batch is then written and read again"
+        );
+    }
+    Ok(())
 }
 
 /// A member whose state is in memory alone.
