@@ -22,12 +22,14 @@
 //! - [`Services`]: the calls of the wire, with and without a socket;
 //! - `validate`: what may be stored, per kind of envelope;
 //! - `session` and `stream`: one subscription as a machine without I/O, and what waits around it;
+//! - `chain`: what wallets on a chain say about signatures;
 //! - [`store`]: where envelopes are kept, a trait and its engines;
 //! - [`hooks`]: the clock, and the points at which a test may hold or fail the server.
 //!
 //! When you want another crate: the messages and the limits are in `xmtp_proto`, the rules of
 //! identity updates in `xmtp_identity`, a client in `xmtp`.
 
+mod chain;
 pub mod config;
 pub mod hooks;
 mod limits;

@@ -23,6 +23,34 @@ pub(crate) const PUBLISH_TIME: Duration = Duration::from_secs(10);
 /// How long a read may take.
 pub(crate) const READ_TIME: Duration = Duration::from_secs(5);
 
+/// How long one question to the node of a chain may take.
+pub(crate) const CHAIN_ANSWER_TIME: Duration = Duration::from_secs(3);
+
+/// How long all questions of one call may take; less than a publish, so that a slow chain is told
+/// as an absent verdict.
+pub(crate) const CHAIN_TIME: Duration = Duration::from_secs(8);
+
+/// The largest answer of a node: 2 MiB, above a block with the hashes of its transactions.
+pub(crate) const CHAIN_ANSWER_BYTES: usize = 2 * 1024 * 1024;
+
+/// Questions to nodes at a time over all calls, in questions. Together with
+/// [`CHAIN_ANSWER_BYTES`] this bounds what of their answers is held.
+pub(crate) const CHAIN_QUESTIONS: usize = 32;
+
+/// Questions to nodes at a time of one call, in questions.
+pub(crate) const CHAIN_QUESTIONS_PER_CALL: usize = 8;
+
+/// The longest wallet signature that is asked about, with all that it is wrapped in: 40 KiB.
+/// Together with the code of the check it fits the 48 KiB that a node evaluates (EIP-3860).
+pub(crate) const WALLET_SIGNATURE_BYTES: usize = 40 * 1024;
+
+/// How much older than the newest block the block of a wallet signature may be when its update is
+/// first stored, in seconds.
+pub(crate) const WALLET_BLOCK_AGE_SECONDS: u64 = 1800;
+
+/// Verdicts of wallets that are remembered, in verdicts.
+pub(crate) const WALLET_VERDICTS: usize = 10_000;
+
 /// Read-only database connections, and so reads at a time.
 pub(crate) const READ_CONNECTIONS: usize = 4;
 
@@ -92,6 +120,9 @@ const _: () = {
     assert!(REGISTRY_SHARDS.is_power_of_two());
     assert!(TURN_QUANTUM_BYTES <= FRAME_BYTES && FRAME_BYTES <= TURN_BYTES);
     assert!(TURN_BYTES <= OUTBOUND_MESSAGES_BYTES && OUTBOUND_MESSAGES_BYTES < OUTBOUND_BYTES);
+    assert!(CHAIN_ANSWER_TIME.as_millis() < CHAIN_TIME.as_millis());
+    assert!(CHAIN_TIME.as_millis() < PUBLISH_TIME.as_millis());
+    assert!(CHAIN_QUESTIONS_PER_CALL < CHAIN_QUESTIONS);
     // A turn is at most twice as many frames as its bytes need, and one more.
     assert!(TURN_FRAMES + OUTBOUND_CONTROL_FRAMES <= OUTBOUND_FRAMES);
 };

@@ -14,7 +14,7 @@ use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
 use xmtp_proto::backend::v1::subscription_service_client::SubscriptionServiceClient;
 use xmtp_proto::backend::v1::{
     GetConfigurationRequest, GetInboxIdsRequest, QueryNewestRequest, QueryRequest,
-    SubscribeStaticRequest, Topic, TopicQuery, VerifySmartContractWalletSignaturesRequest,
+    SubscribeStaticRequest, Topic, TopicQuery,
 };
 use xmtp_proto::identity::IdentifierKind;
 
@@ -205,13 +205,6 @@ async fn calls_that_come_later_are_not_implemented() {
     let mut streams = SubscriptionServiceClient::new(peer.channel.clone());
     let error = streams
         .subscribe_static(SubscribeStaticRequest::default())
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), Code::Unimplemented);
-    let mut identity = IdentityServiceClient::new(peer.channel.clone());
-    let request = VerifySmartContractWalletSignaturesRequest::default();
-    let error = identity
-        .verify_smart_contract_wallet_signatures(request)
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);

@@ -7,6 +7,7 @@ use xmtp_proto::limits::{
 };
 
 use super::{Config, ConfigError, published};
+use crate::chain::check_address;
 use crate::limits::{OUTBOUND_MESSAGES_BYTES, TURN_BYTES};
 
 /// The longest identifier, in bytes.
@@ -262,9 +263,8 @@ fn check_chains(config: &Config) -> Result<(), ConfigError> {
         if !is_plain || number.parse::<u64>().is_err() {
             return refuse(&field, "must be named eip155: and the number of the chain");
         }
-        let url = url.expose();
-        if !(url.starts_with("https://") || url.starts_with("http://")) {
-            return refuse(&field, "must be an http or https address");
+        if let Err(problem) = check_address(url.expose()) {
+            return refuse(&field, problem);
         }
     }
     Ok(())

@@ -1,13 +1,10 @@
-//! GetInboxIds, and the other call of the identity service.
+//! GetInboxIds.
 
 use tonic::Status;
 use xmtp_identity::{Identifier, IdentifierKind};
 use xmtp_proto::backend::v1::get_inbox_ids_request::Request;
 use xmtp_proto::backend::v1::get_inbox_ids_response::Response;
-use xmtp_proto::backend::v1::{
-    GetInboxIdsRequest, GetInboxIdsResponse, VerifySmartContractWalletSignaturesRequest,
-    VerifySmartContractWalletSignaturesResponse,
-};
+use xmtp_proto::backend::v1::{GetInboxIdsRequest, GetInboxIdsResponse};
 
 use super::Services;
 use super::status::{at_most, invalid, of_read, outgoing};
@@ -48,18 +45,6 @@ impl Services {
             },
             &self.inner.limits,
         )
-    }
-
-    /// Not available yet.
-    pub async fn verify_smart_contract_wallet_signatures(
-        &self,
-        _request: VerifySmartContractWalletSignaturesRequest,
-    ) -> Result<VerifySmartContractWalletSignaturesResponse, Status> {
-        self.begin(Call::VerifySmartContractWalletSignatures)
-            .await?;
-        Err(Status::unimplemented(
-            "contract wallet signatures are not verified by this build",
-        ))
     }
 }
 

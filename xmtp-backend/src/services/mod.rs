@@ -11,6 +11,7 @@ mod query;
 mod query_newest;
 mod status;
 mod subscribe;
+mod verify_wallets;
 mod wire;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use std::sync::atomic::AtomicUsize;
 use tonic::Status;
 use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
 
+use crate::chain::Chains;
 use crate::config::{Config, ConfigError, published};
 use crate::hooks::{Call, Clock, Hooks, Point, Verdict};
 use crate::store::Store;
@@ -42,6 +44,7 @@ pub struct Services {
 struct Inner {
     store: Arc<dyn Store>,
     engine: Engine,
+    chains: Chains,
     configuration: GetConfigurationResponse,
     limits: LimitsConfiguration,
     clock: Arc<dyn Clock>,
@@ -61,11 +64,13 @@ impl fmt::Debug for Services {
 impl Services {
     pub(crate) fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, ConfigError> {
         let configuration = published(config)?;
+        let chains = Chains::new(config)?;
         let settings = StreamSettings::new(config);
         let engine = Engine::start(store.clone(), settings, config.hooks.clone());
         let inner = Inner {
             store,
             engine,
+            chains,
             configuration,
             limits: config.limits,
             clock: config.clock.clone(),

@@ -1,19 +1,23 @@
 //! Publish.
 //!
 //! The steps, in order: read every envelope and apply the bounds of the request; collapse
-//! envelopes that are one; ask which are stored; check the rest without a lock; let the store
+//! envelopes that are one; ask which are stored; check the rest without a lock, wallets on their
+//! chains included; let the store
 //! decide under its lock, where a stored envelope and a moved identity log outweigh what was found
 //! before.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use prost::Message;
 use tonic::Status;
+use xmtp_identity::CollectedVerdicts;
 use xmtp_proto::backend::v1::{
     ClientEnvelope, PublishRequest, PublishResponse, RetentionConfiguration,
 };
 use xmtp_proto::id::{Topic, TopicKind};
+use xmtp_proto::identity::IdentityUpdate;
 
 use super::Services;
 use super::status::{broken, of_publish, of_read, outgoing, refused, unavailable};
@@ -176,10 +180,12 @@ impl Services {
             }
             Check::IdentityUpdate(update) => {
                 let history = self.inner.store.identity_history(parsed.key.topic).await;
-                let history = history.map_err(of_read)?;
-                let update = update.clone();
-                let work = move || (check_update(&update, &history), history);
-                let (verdict, history) = blocking(work).await?;
+                let history = Arc::new(history.map_err(of_read)?);
+                let mut verdict = judged(update, &history, CollectedVerdicts::new()).await?;
+                if let IdentityVerdict::Unverified(requests) = verdict {
+                    let verdicts = self.inner.chains.admit(requests).await;
+                    verdict = judged(update, &history, verdicts).await?;
+                }
                 self.identity_checked(verdict, &history)
             }
         }
@@ -193,7 +199,7 @@ impl Services {
         let (changes, refused) = match verdict {
             IdentityVerdict::Applies(changes) => (changes, None),
             IdentityVerdict::Refused(refusal) => (Vec::new(), Some(refusal)),
-            IdentityVerdict::Unavailable => return Err(unavailable()),
+            IdentityVerdict::Unverified(_) => return Err(unavailable()),
             IdentityVerdict::Broken => return Err(broken("a stored identity log does not replay")),
         };
         let max_entries = self.inner.limits.max_identity_entries;
@@ -248,6 +254,16 @@ fn retention_ns(retention: &RetentionConfiguration, kind: TopicKind) -> u64 {
         }
     };
     seconds.saturating_mul(NANOSECONDS)
+}
+
+/// Applies an update to the log of its inbox, with what wallets have said.
+async fn judged(
+    update: &IdentityUpdate,
+    history: &Arc<IdentityHistory>,
+    verdicts: CollectedVerdicts,
+) -> Result<IdentityVerdict, Status> {
+    let (update, history) = (update.clone(), history.clone());
+    blocking(move || check_update(&update, &history, &verdicts)).await
 }
 
 /// Runs work that computes for long on a thread of its own.

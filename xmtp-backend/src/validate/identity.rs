@@ -3,8 +3,8 @@
 use prost::Message;
 use xmtp_identity::projection::{IdentifierChange, identifier_changes};
 use xmtp_identity::{
-    ApplyError, AssociationState, MalformedUpdate, NoSmartContractWallets, ScwRequest, Verifier,
-    VerifierError, apply,
+    ApplyError, AssociationState, MalformedUpdate, ScwRequest, Verifier, VerifierError, apply,
+    required_verifications,
 };
 use xmtp_proto::backend::v1::ClientEnvelope;
 use xmtp_proto::backend::v1::client_envelope::Payload;
@@ -21,8 +21,8 @@ pub(crate) enum IdentityVerdict {
     Applies(Vec<IdentifierChange>),
     /// It is refused for good.
     Refused(Refusal),
-    /// A chain had to be asked and could not be.
-    Unavailable,
+    /// It applies if wallets accept these signatures; nobody has said so yet.
+    Unverified(Vec<ScwRequest>),
     /// The stored log does not replay.
     Broken,
 }
@@ -45,16 +45,23 @@ pub(super) fn read(update: &IdentityUpdate, bounds: &Bounds) -> Result<Read, Ref
     })
 }
 
-/// Applies an update to the log of its inbox.
+/// Applies an update to the log of its inbox, with the verdicts that were collected before.
 ///
+/// - Asks for verdicts only about an update that would apply with them.
 /// - Verdicts on contract wallets in the stored log were given when it was stored and hold.
-pub(crate) fn check_update(update: &IdentityUpdate, history: &IdentityHistory) -> IdentityVerdict {
+pub(crate) fn check_update(
+    update: &IdentityUpdate,
+    history: &IdentityHistory,
+    verdicts: &dyn Verifier,
+) -> IdentityVerdict {
     let Some(before) = replay(history) else {
         return IdentityVerdict::Broken;
     };
-    match apply(before.as_ref(), update, &NoSmartContractWallets) {
+    match apply(before.as_ref(), update, verdicts) {
         Ok(after) => IdentityVerdict::Applies(identifier_changes(before.as_ref(), &after)),
-        Err(error) if error.is_retryable() => IdentityVerdict::Unavailable,
+        Err(error) if error.is_retryable() => {
+            IdentityVerdict::Unverified(required_verifications(update))
+        }
         Err(error) => IdentityVerdict::Refused(refusal(&error)),
     }
 }
