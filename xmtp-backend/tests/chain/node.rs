@@ -102,7 +102,16 @@ impl Anvil {
             transaction["to"] = json!(to.to_string());
         }
         let hash = self.ask("eth_sendTransaction", json!([transaction])).await;
-        let receipt = self.ask("eth_getTransactionReceipt", json!([hash])).await;
+        // The node may answer before the block is made.
+        let mined = async {
+            loop {
+                let receipt = self.ask("eth_getTransactionReceipt", json!([hash])).await;
+                if !receipt.is_null() {
+                    return receipt;
+                }
+            }
+        };
+        let receipt = timeout(PATIENCE, mined).await.expect("it is mined in time");
         assert_eq!(receipt["status"], "0x1", "{receipt}");
         receipt
     }
