@@ -19,6 +19,7 @@
 //! The rooms, from the outside in:
 //!
 //! - [`config`]: what an operator decides, checked before anything starts;
+//! - `edge`: the port, and what every request passes before and after the services;
 //! - [`Services`]: the calls of the wire, with and without a socket;
 //! - `validate`: what may be stored, per kind of envelope;
 //! - `session` and `stream`: one subscription as a machine without I/O, and what waits around it;
@@ -31,6 +32,7 @@
 
 mod chain;
 pub mod config;
+mod edge;
 pub mod hooks;
 mod limits;
 mod server;

@@ -110,6 +110,31 @@ pub(crate) const OUTBOUND_BYTES: usize = 16 * 1024 * 1024;
 /// largest update still fits behind them.
 pub(crate) const OUTBOUND_MESSAGES_BYTES: usize = 10 * 1024 * 1024;
 
+/// Bytes of one HTTP/2 stream that wait for the socket: 64 KiB, and the frame that passes them.
+pub(crate) const HTTP2_SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Bytes of one HTTP/1.1 connection that wait, in each direction: 64 KiB, which also bounds the head
+/// of a request.
+pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The silence after which an HTTP/2 connection is asked whether its other end is still there.
+pub(crate) const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long that question may stay unanswered.
+pub(crate) const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
+
+/// How long the listener rests after a connection that could not be accepted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a browser may rely on the answer to a preflight: two hours, the most that browsers keep.
+pub(crate) const PREFLIGHT_AGE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// The shortest pause that a caller is asked for when the server is not available.
+pub(crate) const RETRY_AFTER_LEAST: Duration = Duration::from_secs(1);
+
+/// How much longer than [`RETRY_AFTER_LEAST`] the pause may be; each caller gets its own.
+pub(crate) const RETRY_AFTER_SPREAD: Duration = Duration::from_secs(4);
+
 /// What an envelope counts beside its payload, in bytes.
 pub(crate) const OVERHEAD_BYTES: usize = ENVELOPE_OVERHEAD_BYTES as usize;
 

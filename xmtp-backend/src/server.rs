@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::config::{Config, ConfigError, Database};
+use crate::edge::{Listener, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{MemoryStore, OpenError, SqliteStore, Store};
 
@@ -90,30 +88,20 @@ pub struct Running {
     health: HealthReporter,
     max_drain_duration: Duration,
     stop: watch::Sender<bool>,
-    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    serving: Serving,
 }
 
 impl Running {
     async fn listen(config: &Config, services: Services) -> Result<Self, StartError> {
-        let listen = |error: io::Error| StartError::Listen(error.kind());
-        let incoming = TcpIncoming::bind(config.server.listen).map_err(listen)?;
-        let incoming = incoming.with_nodelay(Some(true));
-        let address = incoming.local_addr().map_err(listen)?;
+        let listener = Listener::bind(config.server.listen).await;
+        let listener = listener.map_err(|error| StartError::Listen(error.kind()))?;
+        let address = listener.address();
 
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::Serving).await;
         let stop = watch::Sender::new(false);
-        let mut stopped = stop.subscribe();
-        let stopped = async move {
-            // Dropping the sender stops the server too.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        };
-        let routes = routes(&services).add_service(health_service);
-        let server = Server::builder()
-            .max_concurrent_streams(config.max_http2_streams)
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, stopped);
-        let serving = tokio::spawn(server);
+        let service = edge(routes(&services).add_service(health_service));
+        let serving = listener.serve(service, config.max_http2_streams, stop.subscribe());
         let identifier = config.server.identifier.as_str();
         tracing::info!(%address, identifier, "the server is listening");
         let max_drain_duration = config.server.max_drain_duration;

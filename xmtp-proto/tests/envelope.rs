@@ -1,5 +1,7 @@
 //! The helpers over envelope bytes, the status detail, and redaction.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
@@ -11,7 +13,7 @@ use xmtp_proto::content::{
     GroupMutableMetadataV1, RemoteAttachmentInfo, WelcomePointer, welcome_pointer,
 };
 use xmtp_proto::envelope::{canonical_bytes, inner_payload, message_hash, payload_hash};
-use xmtp_proto::status::{decode_publish_error, encode_publish_error};
+use xmtp_proto::status::{Details, decode_publish_error};
 use xmtp_proto::storage::v1::KeyPackageRecord;
 
 fn group_envelope(data: &[u8]) -> ClientEnvelope {
@@ -105,24 +107,31 @@ fn debug_of_secret_messages_shows_no_field() {
 
 proptest! {
     #[test]
-    fn publish_errors_travel_in_the_status(
+    fn details_travel_in_the_status(
         code: i32,
         message: String,
         index: Option<u32>,
-        text: String,
+        reason: Option<String>,
+        retry_after: Option<(u32, u32)>,
+        refused: bool,
     ) {
         let error = PublishError {
             index,
             reason: Reason::TooLarge.into(),
-            message: text,
+            message: message.clone(),
         };
-        let details = encode_publish_error(code, &message, &error);
-        prop_assert_eq!(decode_publish_error(&details), Some(error));
+        let retry_after = retry_after
+            .map(|(seconds, nanos)| Duration::new(seconds.into(), nanos % 1_000_000_000));
+        let publish_error = refused.then_some(error);
+        let details = Details { reason, retry_after, publish_error };
+        let encoded = details.encode(code, &message);
+        prop_assert_eq!(Details::decode(&encoded), details.clone());
+        prop_assert_eq!(decode_publish_error(&encoded), details.publish_error);
     }
 
     #[test]
     fn other_details_are_no_publish_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        prop_assert_eq!(decode_publish_error(&bytes), None);
+        prop_assert_eq!(Details::decode(&bytes), Details::default());
     }
 
     #[test]

@@ -96,7 +96,7 @@ mod tests {
     use std::sync::Arc;
 
     use xmtp_proto::backend::v1::PublishError;
-    use xmtp_proto::status::encode_publish_error;
+    use xmtp_proto::status::Details;
 
     use super::*;
 
@@ -166,7 +166,12 @@ mod tests {
             reason: Reason::TooLarge.into(),
             message: String::new(),
         };
-        let details = encode_publish_error(code as i32, "too large", &error);
+        let details = Details {
+            reason: Some("PUBLISH_REFUSED".to_owned()),
+            retry_after: None,
+            publish_error: Some(error),
+        };
+        let details = details.encode(code as i32, "too large");
         let status = Status::with_details(code, "too large", details.into());
         let expected = TransportError::InvalidArgument {
             index: Some(3),

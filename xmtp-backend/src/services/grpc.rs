@@ -1,6 +1,7 @@
 //! The calls as gRPC services.
 
 use futures_util::stream;
+use futures_util::stream::{MapErr, TryStreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 use xmtp_proto::backend::v1::configuration_service_server::{
@@ -19,6 +20,7 @@ use xmtp_proto::backend::v1::{
     VerifySmartContractWalletSignaturesRequest, VerifySmartContractWalletSignaturesResponse,
 };
 
+use super::status::{complete, unreadable};
 use super::{Frames, Services};
 
 /// The names of the services, as health reports them.
@@ -57,7 +59,14 @@ fn bytes(limit: u64) -> usize {
 }
 
 /// The adapter from gRPC to the calls.
+///
+/// Every failure of a call passes [`complete`], so that behind this adapter a failure without a
+/// reason is one of the transport.
 struct Grpc(Services);
+
+fn answer<T>(result: Result<T, Status>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(complete)
+}
 
 #[async_trait]
 impl PublishService for Grpc {
@@ -65,10 +74,7 @@ impl PublishService for Grpc {
         &self,
         request: Request<PublishRequest>,
     ) -> Result<Response<PublishResponse>, Status> {
-        self.0
-            .publish(request.into_inner())
-            .await
-            .map(Response::new)
+        answer(self.0.publish(request.into_inner()).await)
     }
 }
 
@@ -78,32 +84,28 @@ impl QueryService for Grpc {
         &self,
         request: Request<QueryRequest>,
     ) -> Result<Response<QueryResponse>, Status> {
-        self.0.query(request.into_inner()).await.map(Response::new)
+        answer(self.0.query(request.into_inner()).await)
     }
 
     async fn query_newest(
         &self,
         request: Request<QueryNewestRequest>,
     ) -> Result<Response<QueryNewestResponse>, Status> {
-        self.0
-            .query_newest(request.into_inner())
-            .await
-            .map(Response::new)
+        answer(self.0.query_newest(request.into_inner()).await)
     }
 }
 
 #[async_trait]
 impl SubscriptionService for Grpc {
-    type SubscribeStream = Frames;
+    type SubscribeStream = MapErr<Frames, fn(Status) -> Status>;
 
     async fn subscribe(
         &self,
         request: Request<Streaming<SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        self.0
-            .subscribe(request.into_inner())
-            .await
-            .map(Response::new)
+        let requests = request.into_inner().map_err(unreadable);
+        let frames = self.0.subscribe(requests).await;
+        answer(frames.map(|frames| frames.map_err(complete as fn(Status) -> Status)))
     }
 
     type SubscribeStaticStream = stream::Empty<Result<SubscribeStaticResponse, Status>>;
@@ -114,7 +116,7 @@ impl SubscriptionService for Grpc {
     ) -> Result<Response<Self::SubscribeStaticStream>, Status> {
         match self.0.subscribe_static(request.into_inner()).await {
             Ok(never) => match never {},
-            Err(status) => Err(status),
+            Err(status) => Err(complete(status)),
         }
     }
 }
@@ -125,10 +127,7 @@ impl IdentityService for Grpc {
         &self,
         request: Request<GetInboxIdsRequest>,
     ) -> Result<Response<GetInboxIdsResponse>, Status> {
-        self.0
-            .inbox_ids(request.into_inner())
-            .await
-            .map(Response::new)
+        answer(self.0.inbox_ids(request.into_inner()).await)
     }
 
     async fn verify_smart_contract_wallet_signatures(
@@ -136,10 +135,11 @@ impl IdentityService for Grpc {
         request: Request<VerifySmartContractWalletSignaturesRequest>,
     ) -> Result<Response<VerifySmartContractWalletSignaturesResponse>, Status> {
         let request = request.into_inner();
-        self.0
-            .verify_smart_contract_wallet_signatures(request)
-            .await
-            .map(Response::new)
+        answer(
+            self.0
+                .verify_smart_contract_wallet_signatures(request)
+                .await,
+        )
     }
 }
 
@@ -149,9 +149,6 @@ impl ConfigurationService for Grpc {
         &self,
         request: Request<GetConfigurationRequest>,
     ) -> Result<Response<GetConfigurationResponse>, Status> {
-        self.0
-            .configuration(request.into_inner())
-            .await
-            .map(Response::new)
+        answer(self.0.configuration(request.into_inner()).await)
     }
 }

@@ -28,7 +28,7 @@ use crate::store::Store;
 use crate::stream::{Engine, StreamSettings};
 
 pub(crate) use grpc::{SERVICE_NAMES, routes};
-pub(crate) use status::unavailable;
+pub(crate) use status::{Failure, complete, unavailable, unreadable};
 pub(crate) use wire::{decode_topic, decode_topic_query, server_envelope};
 
 pub use crate::stream::Frames;

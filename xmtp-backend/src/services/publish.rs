@@ -20,7 +20,9 @@ use xmtp_proto::id::{Topic, TopicKind};
 use xmtp_proto::identity::IdentityUpdate;
 
 use super::Services;
-use super::status::{broken, of_publish, of_read, outgoing, refused, unavailable};
+use super::status::{
+    Failure, at_fault, broken, of_publish, of_read, outgoing, refused, unavailable,
+};
 use super::wire::wire_meta;
 use crate::hooks::{Call, Point};
 use crate::limits::PUBLISH_TIME;
@@ -57,7 +59,8 @@ impl Services {
             return Ok(PublishResponse::default());
         }
         let metas = tokio::time::timeout(PUBLISH_TIME, self.store_distinct(&distinct)).await;
-        let metas = metas.map_err(|_| Status::deadline_exceeded("the publish took too long"))??;
+        let metas =
+            metas.map_err(|_| Failure::PublishTimedOut.status("the publish took too long"))??;
         self.reach(Point::Committed).await?;
         let metas = distinct
             .place
@@ -271,5 +274,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Status::internal("the server is at fault"))
+    done.map_err(|_| at_fault())
 }

@@ -1,26 +1,171 @@
-//! What a caller is told when a call fails: the one place that picks status codes.
+//! What a caller is told when a call fails: the one place that picks status codes and reasons.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
 
 use prost::Message;
 use tonic::{Code, Status};
 use xmtp_proto::backend::v1::{LimitsConfiguration, PublishError as Detail, publish_error};
-use xmtp_proto::status::encode_publish_error;
+use xmtp_proto::status::Details;
 
+use crate::limits::{RETRY_AFTER_LEAST, RETRY_AFTER_SPREAD};
 use crate::store::{PublishError, ReadError, Reason, Refusal};
+
+/// The ways in which a call or a stream fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The request does not follow the contract.
+    Malformed,
+    /// The request names more of something than it may.
+    TooMany,
+    /// An envelope, or the whole publish, may not be stored.
+    PublishRefused,
+    /// The inbox has a newer update than the one that was built upon.
+    IdentityHeadMoved,
+    /// The server, or something it needs, can not serve now.
+    Unavailable,
+    /// A publish took longer than it may.
+    PublishTimedOut,
+    /// A read took longer than it may.
+    ReadTimedOut,
+    /// The time that the caller granted is over.
+    CallerTimedOut,
+    /// A ping was not answered in time.
+    PongMissed,
+    /// Frames of one kind came faster than they may.
+    RateExceeded,
+    /// The caller reads more slowly than the stream fills.
+    SlowConsumer,
+    /// Something that must be sent whole is larger than it may be.
+    FrameTooLarge,
+    /// The request is larger than the transport takes.
+    RequestTooLarge,
+    /// The response would be larger than the transport takes.
+    ResponseTooLarge,
+    /// There is no such call.
+    UnknownMethod,
+    /// The request is compressed.
+    CompressedRequest,
+    /// There is nothing of that name.
+    NotFound,
+    /// The credential is refused.
+    CredentialRejected,
+    /// The credential is good and does not allow the call.
+    ScopeMissing,
+    /// The call was given up by its caller.
+    Cancelled,
+    /// A rule of the server itself does not hold.
+    ServerFault,
+}
+
+impl Failure {
+    /// The table: each failure has one code and one reason, and neither ever changes.
+    const fn row(self) -> (Code, &'static str) {
+        match self {
+            Self::Malformed => (Code::InvalidArgument, "MALFORMED_REQUEST"),
+            Self::TooMany => (Code::InvalidArgument, "TOO_MANY_ITEMS"),
+            Self::PublishRefused => (Code::InvalidArgument, "PUBLISH_REFUSED"),
+            Self::IdentityHeadMoved => (Code::Aborted, "IDENTITY_HEAD_MOVED"),
+            Self::Unavailable => (Code::Unavailable, "SERVER_UNAVAILABLE"),
+            Self::PublishTimedOut => (Code::DeadlineExceeded, "PUBLISH_TIMED_OUT"),
+            Self::ReadTimedOut => (Code::DeadlineExceeded, "READ_TIMED_OUT"),
+            Self::CallerTimedOut => (Code::DeadlineExceeded, "CALLER_TIMED_OUT"),
+            Self::PongMissed => (Code::DeadlineExceeded, "PONG_MISSED"),
+            Self::RateExceeded => (Code::ResourceExhausted, "RATE_EXCEEDED"),
+            Self::SlowConsumer => (Code::ResourceExhausted, "SLOW_CONSUMER"),
+            Self::FrameTooLarge => (Code::ResourceExhausted, "FRAME_TOO_LARGE"),
+            Self::RequestTooLarge => (Code::OutOfRange, "REQUEST_TOO_LARGE"),
+            Self::ResponseTooLarge => (Code::OutOfRange, "RESPONSE_TOO_LARGE"),
+            Self::UnknownMethod => (Code::Unimplemented, "UNKNOWN_METHOD"),
+            Self::CompressedRequest => (Code::Unimplemented, "COMPRESSED_REQUEST"),
+            Self::NotFound => (Code::NotFound, "NOT_FOUND"),
+            Self::CredentialRejected => (Code::Unauthenticated, "CREDENTIAL_REJECTED"),
+            Self::ScopeMissing => (Code::PermissionDenied, "SCOPE_MISSING"),
+            Self::Cancelled => (Code::Cancelled, "CANCELLED"),
+            Self::ServerFault => (Code::Internal, "SERVER_FAULT"),
+        }
+    }
+
+    /// Makes the status, with its reason and, if it is worth trying again, with a pause.
+    pub(crate) fn status(self, message: impl Into<String>) -> Status {
+        self.with_detail(message.into(), None)
+    }
+
+    fn with_detail(self, message: String, publish_error: Option<Detail>) -> Status {
+        let (code, reason) = self.row();
+        let details = Details {
+            reason: Some(reason.to_owned()),
+            retry_after: (code == Code::Unavailable).then(retry_after),
+            publish_error,
+        };
+        let details = details.encode(code as i32, &message);
+        Status::with_details(code, message, details.into())
+    }
+
+    /// Says which failure a code stands for when nothing more is known.
+    fn of_code(code: Code) -> Self {
+        match code {
+            Code::InvalidArgument => Self::Malformed,
+            Code::Aborted => Self::IdentityHeadMoved,
+            Code::Unavailable => Self::Unavailable,
+            Code::DeadlineExceeded => Self::CallerTimedOut,
+            Code::ResourceExhausted => Self::SlowConsumer,
+            Code::OutOfRange => Self::RequestTooLarge,
+            Code::Unimplemented => Self::UnknownMethod,
+            Code::NotFound => Self::NotFound,
+            Code::Unauthenticated => Self::CredentialRejected,
+            Code::PermissionDenied => Self::ScopeMissing,
+            Code::Cancelled => Self::Cancelled,
+            _ => Self::ServerFault,
+        }
+    }
+}
+
+/// Gives a status the reason that every failure has, unless it has one.
+pub(crate) fn complete(status: Status) -> Status {
+    if status.code() == Code::Ok || !status.details().is_empty() {
+        return status;
+    }
+    Failure::of_code(status.code()).status(status.message())
+}
+
+/// Translates what the transport says of a request that it could not read.
+///
+/// - It says INTERNAL of bytes that are no message; the contract blames whoever sent them.
+pub(crate) fn unreadable(status: Status) -> Status {
+    match status.code() {
+        Code::Internal if status.details().is_empty() => {
+            Failure::Malformed.status("the request can not be read")
+        }
+        Code::OutOfRange if status.details().is_empty() => {
+            Failure::RequestTooLarge.status("the request is larger than limits.max_request_bytes")
+        }
+        _ => complete(status),
+    }
+}
+
+/// Picks a pause, so that callers who failed together do not come back together.
+fn retry_after() -> Duration {
+    let random = RandomState::new().build_hasher().finish();
+    let spread = u64::try_from(RETRY_AFTER_SPREAD.as_millis()).unwrap_or(u64::MAX);
+    RETRY_AFTER_LEAST + Duration::from_millis(random % spread)
+}
 
 /// The server or something it needs can not serve now.
 pub(crate) fn unavailable() -> Status {
-    Status::unavailable("the server is not available, try again later")
+    Failure::Unavailable.status("the server is not available, try again later")
 }
 
 /// Refuses a request that does not follow the contract.
-pub(super) fn invalid(message: &'static str) -> Status {
-    Status::invalid_argument(message)
+pub(crate) fn invalid(message: &'static str) -> Status {
+    Failure::Malformed.status(message)
 }
 
 /// Refuses a request that names more of something than it may.
 pub(super) fn at_most(count: usize, most: u32, message: &'static str) -> Result<(), Status> {
     if count > most as usize {
-        Err(invalid(message))
+        Err(Failure::TooMany.status(message))
     } else {
         Ok(())
     }
@@ -37,14 +182,14 @@ pub(super) fn outgoing<M: Message>(response: M, limits: &LimitsConfiguration) ->
 }
 
 fn too_large_response() -> Status {
-    Status::out_of_range("the response is larger than limits.max_response_bytes")
+    Failure::ResponseTooLarge.status("the response is larger than limits.max_response_bytes")
 }
 
 pub(super) fn of_read(error: ReadError) -> Status {
     match error {
         ReadError::Unavailable => unavailable(),
         ReadError::TooLarge => too_large_response(),
-        ReadError::TimedOut => Status::deadline_exceeded("the read took too long"),
+        ReadError::TimedOut => Failure::ReadTimedOut.status("the read took too long"),
         ReadError::Broken(what) => broken(what),
     }
 }
@@ -52,9 +197,8 @@ pub(super) fn of_read(error: ReadError) -> Status {
 /// Translates a failed publish; `index` gives the position in the request.
 pub(super) fn of_publish(error: PublishError, index: impl FnOnce(usize) -> usize) -> Status {
     match error {
-        PublishError::HeadMoved => {
-            Status::aborted("the inbox has a newer update, read it and start again")
-        }
+        PublishError::HeadMoved => Failure::IdentityHeadMoved
+            .status("the inbox has a newer update, read it and start again"),
         PublishError::Refused { position, refusal } => refused(refusal, Some(index(position))),
         // The same bytes may be sent again whether they are stored or not.
         PublishError::Unavailable | PublishError::UnknownOutcome => unavailable(),
@@ -65,7 +209,12 @@ pub(super) fn of_publish(error: PublishError, index: impl FnOnce(usize) -> usize
 /// Reports that an invariant of the store does not hold.
 pub(super) fn broken(what: &'static str) -> Status {
     tracing::error!(what, "an invariant of the store does not hold");
-    Status::internal("the server is at fault")
+    at_fault()
+}
+
+/// Reports a failure that no caller can do anything about.
+pub(super) fn at_fault() -> Status {
+    Failure::ServerFault.status("the server is at fault")
 }
 
 /// Refuses a publish; without an index the whole request is at fault.
@@ -82,7 +231,59 @@ pub(super) fn refused(refusal: Refusal, index: Option<usize>) -> Status {
         reason: reason.into(),
         message: refusal.message.to_owned(),
     };
-    let code = Code::InvalidArgument;
-    let details = encode_publish_error(code as i32, refusal.message, &detail);
-    Status::with_details(code, refusal.message, details.into())
+    Failure::PublishRefused.with_detail(refusal.message.to_owned(), Some(detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_failure_tells_its_reason_and_only_unavailable_asks_for_a_pause() {
+        for code in (0..=16).map(Code::from_i32) {
+            let status = complete(Status::new(code, "said"));
+            let details = Details::decode(status.details());
+            if code == Code::Ok {
+                assert_eq!(details, Details::default());
+                continue;
+            }
+            assert_eq!(status.message(), "said");
+            let reason = details.reason.expect("a reason");
+            let is_capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+            assert!(reason.bytes().all(is_capital), "{reason}");
+            let asks = details.retry_after.is_some();
+            assert_eq!(asks, code == Code::Unavailable, "{code:?}");
+        }
+        let own = Failure::SlowConsumer.status("said");
+        let details = own.details().to_vec();
+        assert_eq!(
+            complete(own).details(),
+            details,
+            "a reason is never replaced"
+        );
+    }
+
+    #[test]
+    fn pauses_differ_and_stay_within_their_bounds() {
+        let pauses: HashSet<Duration> = (0..100).map(|_| retry_after()).collect();
+        let most = RETRY_AFTER_LEAST + RETRY_AFTER_SPREAD;
+        let bounds = RETRY_AFTER_LEAST..most;
+        assert!(pauses.iter().all(|pause| bounds.contains(pause)));
+        assert!(pauses.len() > 50, "{} of 100 differ", pauses.len());
+    }
+
+    #[test]
+    fn whoever_sends_bytes_that_are_no_message_is_to_blame() {
+        let reason = |status: &Status| Details::decode(status.details()).reason;
+        let status = unreadable(Status::internal("failed to decode"));
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(reason(&status).as_deref(), Some("MALFORMED_REQUEST"));
+        let status = unreadable(Status::out_of_range("too large"));
+        assert_eq!(status.code(), Code::OutOfRange);
+        assert_eq!(reason(&status).as_deref(), Some("REQUEST_TOO_LARGE"));
+        let status = unreadable(at_fault());
+        assert_eq!(status.code(), Code::Internal, "what the services say stays");
+    }
 }

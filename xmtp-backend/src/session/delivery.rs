@@ -1,10 +1,10 @@
 //! Envelopes on their way out: notices, turns, and time.
 
-use tonic::Status;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use super::{Effect, Session, State, Tick};
 use crate::limits::TURN_TOPICS;
+use crate::services::Failure;
 use crate::store::{Envelope, Served, Turn, Want};
 
 impl Session {
@@ -156,15 +156,13 @@ impl Session {
     /// Ends the stream if the client's answer is still overdue.
     pub(crate) fn expire_pong(&mut self, now: Tick) {
         if self.keepalive.is_overdue(now) {
-            self.fail(Status::deadline_exceeded(
-                "the client did not answer a ping",
-            ));
+            self.fail(Failure::PongMissed.status("the client did not answer a ping"));
         }
     }
 
     /// Ends the stream because the transport takes no frame.
     fn give_up_queue(&mut self) {
-        let status = Status::resource_exhausted("the client reads too slowly");
+        let status = Failure::SlowConsumer.status("the client reads too slowly");
         self.end = None;
         self.fail(status);
     }

@@ -33,6 +33,7 @@ use xmtp_proto::id::{SequenceId, Topic};
 use self::bucket::Bucket;
 use self::keepalive::Keepalive;
 use self::outbound::Outbound;
+use crate::services::Failure;
 use crate::store::Want;
 
 pub(crate) use self::outbound::Frame;
@@ -193,11 +194,11 @@ impl Session {
     }
 
     fn refuse(&mut self, message: &'static str) {
-        self.finish(End::Refused(Status::invalid_argument(message)));
+        self.finish(End::Refused(Failure::Malformed.status(message)));
     }
 
-    fn exhausted(&mut self, message: &'static str) {
-        self.finish(End::Failed(Status::resource_exhausted(message)));
+    fn too_fast(&mut self, message: &'static str) {
+        self.finish(End::Failed(Failure::RateExceeded.status(message)));
     }
 
     /// Ends the stream; only the first reason counts.
@@ -231,7 +232,7 @@ impl Session {
     fn queue_control(&mut self, now: Tick, frame: Frame) {
         match self.outbound.push_control(now, frame) {
             Ok(()) => self.keepalive.admitted(now),
-            Err(message) => self.exhausted(message),
+            Err(status) => self.fail(status),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use tonic::Status;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use super::Tick;
@@ -12,6 +13,7 @@ use crate::limits::{
     FRAME_BYTES, OUTBOUND_BYTES, OUTBOUND_CONTROL_FRAMES, OUTBOUND_FRAMES, OUTBOUND_MESSAGES_BYTES,
     OVERHEAD_BYTES, TURN_BYTES, TURN_FRAMES,
 };
+use crate::services::Failure;
 use crate::store::Envelope;
 
 /// A frame to the client.
@@ -79,17 +81,18 @@ impl Outbound {
     }
 
     /// Queues a control frame, or says which bound it breaks.
-    pub(super) fn push_control(&mut self, now: Tick, frame: Frame) -> Result<(), &'static str> {
+    pub(super) fn push_control(&mut self, now: Tick, frame: Frame) -> Result<(), Status> {
         let bytes = CONTROL_BYTES
             + match &frame {
                 Frame::Applied { added, .. } => added.len() * TARGET_BYTES,
                 _ => 0,
             };
         if bytes > self.max_frame_bytes {
-            return Err("an acknowledgement is larger than a frame may be");
+            let message = "an acknowledgement is larger than a frame may be";
+            return Err(Failure::FrameTooLarge.status(message));
         }
         if self.frames.len() >= OUTBOUND_FRAMES || self.bytes + bytes > OUTBOUND_BYTES {
-            return Err("the client reads too slowly");
+            return Err(Failure::SlowConsumer.status("the client reads too slowly"));
         }
         self.push(now, frame, bytes);
         Ok(())

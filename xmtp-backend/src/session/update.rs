@@ -9,7 +9,7 @@ use xmtp_proto::id::{SequenceId, Topic};
 
 use super::{Applying, Effect, End, Frame, Registration, Session, State, Tick};
 use crate::limits::WAITING_UPDATES;
-use crate::services::{decode_topic, decode_topic_query};
+use crate::services::{Failure, decode_topic, decode_topic_query};
 
 /// An update whose structure holds.
 #[derive(Debug)]
@@ -36,14 +36,14 @@ impl Session {
         match request.request {
             None => self.refuse("a frame has no request"),
             Some(Request::Update(_)) if !self.updates.take(now) => {
-                self.exhausted("the client sends updates too fast");
+                self.too_fast("the client sends updates too fast");
             }
             Some(Request::Update(update)) => {
                 self.waiting.push_back(update);
                 self.pump(now);
             }
             Some(Request::Ping(_)) if !self.pings.take(now) => {
-                self.exhausted("the client sends pings too fast");
+                self.too_fast("the client sends pings too fast");
             }
             Some(Request::Ping(ping)) => self.queue_control(now, Frame::Pong { nonce: ping.nonce }),
             Some(Request::Pong(pong)) => self.keepalive.answered(pong.nonce),
@@ -125,15 +125,16 @@ impl Session {
 
     /// Checks an update against the contract and the topics that are registered now.
     fn read_update(&self, update: &Update) -> Result<Read, Status> {
-        let invalid = |message: &'static str| Err(Status::invalid_argument(message));
+        let invalid = |message: &'static str| Err(Failure::Malformed.status(message));
+        let too_many = |message: &'static str| Err(Failure::TooMany.status(message));
         if update.id <= self.last_update_id {
             return invalid("an update id is not greater than the one before it");
         }
         if update.adds.len() > self.limits.max_update_adds {
-            return invalid("an update adds too many topics");
+            return too_many("an update adds too many topics");
         }
         if update.removes.len() > self.limits.max_update_removes {
-            return invalid("an update removes too many topics");
+            return too_many("an update removes too many topics");
         }
         let adds = update
             .adds
@@ -154,7 +155,7 @@ impl Session {
         let removed = removes.iter().filter(|topic| active(topic)).count();
         let added = adds.iter().filter(|(topic, _)| !active(topic)).count();
         if self.registrations.len() - removed + added > self.limits.max_stream_topics {
-            return invalid("the stream has too many topics");
+            return too_many("the stream has too many topics");
         }
         Ok(Read { adds, removes })
     }
