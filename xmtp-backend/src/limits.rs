@@ -48,9 +48,6 @@ pub(crate) const WALLET_SIGNATURE_BYTES: usize = 40 * 1024;
 /// first stored, in seconds.
 pub(crate) const WALLET_BLOCK_AGE_SECONDS: u64 = 1800;
 
-/// Verdicts of wallets that are remembered, in verdicts.
-pub(crate) const WALLET_VERDICTS: usize = 10_000;
-
 /// Read-only database connections, and so reads at a time.
 pub(crate) const READ_CONNECTIONS: usize = 4;
 

@@ -61,15 +61,30 @@ impl Backend {
     /// - [`Services::close`] lets go of the database.
     pub async fn services(config: &Config) -> Result<Services, StartError> {
         config.check()?;
+        refuse_unbuilt(config)?;
         let store = open_store(config).await?;
         Ok(Services::new(config, store)?)
     }
 }
 
+/// Refuses what a configuration may ask for and this build does not have.
+fn refuse_unbuilt(config: &Config) -> Result<(), ConfigError> {
+    if config.auth.is_some() {
+        let problem = "authentication is not available in this build";
+        return Err(ConfigError::new("auth.enabled", problem));
+    }
+    Ok(())
+}
+
 async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
     let clock = config.clock.clone();
-    let Database::Sqlite(path) = &config.database else {
-        return Ok(Arc::new(MemoryStore::new(clock)));
+    let path = match &config.database {
+        Database::Memory => return Ok(Arc::new(MemoryStore::new(clock))),
+        Database::Sqlite(path) => path,
+        Database::Postgres(_) => {
+            let problem = "PostgreSQL is not available in this build";
+            return Err(ConfigError::new("database.url", problem).into());
+        }
     };
     let (path, identifier) = (path.clone(), config.server.identifier.clone());
     let open = move || SqliteStore::open(&path, &identifier, clock);

@@ -23,6 +23,7 @@ fn write_config(folder: &Path, more: &str) -> PathBuf {
     let text = format!(
         "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n\
          max_drain_duration_ms = 300\n\
+         [telemetry]\nmetrics_listen = \"\"\n\
          [database]\nurl = \"sqlite:{}\"\n{more}",
         database.display()
     );

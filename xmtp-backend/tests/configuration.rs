@@ -2,6 +2,11 @@
 
 mod common;
 
+#[path = "configuration/auth.rs"]
+mod auth;
+#[path = "configuration/sections.rs"]
+mod sections;
+
 use std::path::Path;
 
 use common::*;
@@ -10,18 +15,20 @@ use tonic::Code;
 use xmtp_backend::config::Database;
 use xmtp_backend::{Backend, Config, StartError};
 use xmtp_proto::backend::v1::configuration_service_client::ConfigurationServiceClient;
-use xmtp_proto::backend::v1::{
-    AuthConfiguration, GetConfigurationRequest, GetConfigurationResponse, QueryRequest,
-};
+use xmtp_proto::backend::v1::{GetConfigurationRequest, GetConfigurationResponse, QueryRequest};
 use xmtp_proto::limits;
 
 const DATABASE: &str = "[database]\nurl = \"memory:\"\n";
 
-/// Returns the text of a file with an identifier and more.
+/// Returns the text of a file with an identifier and more; it serves no metrics, because tests run
+/// beside each other.
 fn file(more: &str) -> String {
-    format!(
-        "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n{DATABASE}{more}"
-    )
+    let server = "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n";
+    let telemetry = match more.contains("[telemetry]") {
+        true => "",
+        false => "[telemetry]\nmetrics_listen = \"\"\n",
+    };
+    format!("{server}{DATABASE}{telemetry}{more}")
 }
 
 /// Checks that a file is refused with an error that names the field.
@@ -55,35 +62,6 @@ fn an_identifier_is_required_and_well_formed() {
     for good in ["a", &"a".repeat(256), "org.example.\u{e9}"] {
         assert!(Config::from_toml(&with(good)).is_ok(), "{good}");
     }
-}
-
-/// covers: CFG-003, CFG-102
-#[test]
-fn authentication_must_be_switched_explicitly() {
-    refuses(&file("[auth]\n"), "auth.enabled");
-    refuses(&file("[auth]\naudiences = [\"a\"]\n"), "auth.enabled");
-    let error = Config::from_toml(&file("[auth]\nenabled = true\n")).unwrap_err();
-    assert_eq!(error.field, "auth.enabled");
-    assert!(
-        error.problem.contains("not available in this build"),
-        "{error}"
-    );
-}
-
-/// covers: CFG-004, CFG-028, CFG-102
-#[tokio::test]
-async fn authentication_switched_off_ignores_its_other_fields() {
-    let text = file("[auth]\nenabled = false\njwks_url = 7\nkeys = \"x\"\nleeway_seconds = -1\n");
-    assert_eq!(served(&text).await.auth, Some(AuthConfiguration::default()));
-    let peer = Peer::start(Config::from_toml(&text).unwrap()).await;
-    peer.publish_one(message(1, "a")).await;
-    peer.query(QueryRequest {
-        queries: vec![from(&group_topic(1), 0)],
-        limit: 1,
-    })
-    .await
-    .unwrap();
-    refuses(&file("[auth]\nenabled = false\nother = 1\n"), "auth.other");
 }
 
 /// covers: CFG-005, CFG-006, CFG-102
@@ -280,7 +258,9 @@ fn errors_name_fields_and_show_no_values() {
         "memory",
         "memory:x",
         "sqlite:",
-        "postgres://user:secret@host",
+        "postgres:secret",
+        "postgres://",
+        "mysql://user:secret@host",
     ] {
         let text = file("").replace("memory:", url);
         refuses(&text, "database.url");
@@ -323,6 +303,7 @@ async fn the_development_file_starts_a_server() {
     let folder = tempfile::tempdir().unwrap();
     config.database = Database::Sqlite(folder.path().join("dev.db3"));
     config.server.listen.set_port(0);
+    config.telemetry.metrics_listen = None;
     let peer = Peer::start(config).await;
     peer.publish_one(message(1, "a")).await;
     peer.running.stop().await;

@@ -26,7 +26,6 @@ use xmtp_identity::{AccountId, CollectedVerdicts, Identifier, ScwRequest, Verifi
 use crate::config::{Config, ConfigError};
 use crate::limits::{
     CHAIN_QUESTIONS, CHAIN_QUESTIONS_PER_CALL, CHAIN_TIME, WALLET_BLOCK_AGE_SECONDS,
-    WALLET_VERDICTS,
 };
 use check::Check;
 use node::{Block, Node};
@@ -77,7 +76,8 @@ impl Chains {
             nodes.insert(number, node);
         }
         // A cache without room is one with room for a single verdict.
-        let entries = NonZeroUsize::new(WALLET_VERDICTS).unwrap_or(NonZeroUsize::MIN);
+        let entries = NonZeroUsize::new(config.validation.max_scw_cache_entries as usize);
+        let entries = entries.unwrap_or(NonZeroUsize::MIN);
         Ok(Self {
             nodes,
             check: Check::new(),

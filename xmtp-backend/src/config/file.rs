@@ -1,53 +1,47 @@
 //! The configuration file: TOML in which every unknown field is an error.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::time::Duration;
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
 
-use super::{Config, ConfigError, Database, Secret};
+use super::auth::AuthFile;
+use super::database::DatabaseFile;
+use super::limits::LimitsFile;
+use super::mls::MlsFile;
+use super::retention::RetentionFile;
+use super::server::ServerFile;
+use super::telemetry::TelemetryFile;
+use super::{Config, ConfigError, Publishing, Streams, Validation, chains};
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The configuration of `xmtp-backend --config FILE`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+#[schemars(rename = "xmtp-backend", extend("required" = ["server", "database"]))]
 struct File {
-    #[serde(default)]
-    server: Server,
-    #[serde(default)]
-    database: DatabaseSection,
-    #[serde(default)]
-    limits: Limits,
-    #[serde(default)]
-    retention: Retention,
-    #[serde(default)]
+    server: ServerFile,
+    telemetry: TelemetryFile,
+    database: DatabaseFile,
+    publishing: Publishing,
     streams: Streams,
-    #[serde(default)]
-    mls: Mls,
-    #[serde(default)]
+    retention: RetentionFile,
+    /// The RPC address of each chain whose contract wallets are accepted, or `env:NAME`. The name
+    /// is `eip155:` and the number of the chain.
     chains: BTreeMap<String, String>,
-    auth: Option<Auth>,
+    validation: Validation,
+    #[schemars(with = "AuthFile")]
+    auth: Option<AuthSwitch>,
+    limits: LimitsFile,
+    mls: MlsFile,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Server {
-    identifier: Option<String>,
-    min_libxmtp_version: Option<String>,
-    listen: Option<String>,
-    log_level: Option<String>,
-    max_drain_duration_ms: Option<u32>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DatabaseSection {
-    url: Option<String>,
-}
-
-/// While `enabled` is false every other field is allowed and ignored (CFG-004).
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Auth {
+/// The section `[auth]` as far as it is read before it is known to be switched on: while `enabled`
+/// is false every other field is allowed and ignored (CFG-004).
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AuthSwitch {
     enabled: Option<bool>,
     #[serde(rename = "jwks_url")]
     _jwks_url: Option<toml::Value>,
@@ -69,195 +63,60 @@ struct Auth {
     _jwks_max_stale_seconds: Option<toml::Value>,
 }
 
-/// Declares a section whose fields each replace one default.
-macro_rules! section {
-    ($name:ident for $target:ty { $($field:ident: $kind:ty),* $(,)? }) => {
-        #[derive(Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct $name {
-            $($field: Option<$kind>,)*
-        }
-
-        impl $name {
-            fn apply(self, target: &mut $target) {
-                $(if let Some(value) = self.$field {
-                    target.$field = value;
-                })*
-            }
-        }
-    };
+/// The file once more, for the section `[auth]` alone.
+#[derive(Deserialize)]
+struct OnlyAuth {
+    auth: AuthFile,
 }
 
-section!(Retention for xmtp_proto::backend::v1::RetentionConfiguration {
-    group_message_seconds: u64,
-    welcome_seconds: u64,
-    key_package_seconds: u64,
-});
-
-section!(Streams for super::Streams {
-    keepalive_interval_ms: u32,
-    max_pong_wait_ms: u32,
-});
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Mls {
-    max_group_members: Option<u32>,
-    max_installations_per_inbox: Option<u32>,
-    commit_log_enabled: Option<bool>,
-}
-
-section!(Limits for Bounds {
-    max_envelope_bytes: u64,
-    max_request_bytes: u64,
-    max_response_bytes: u64,
-    max_publish_topics: u32,
-    max_query_topics: u32,
-    max_query_limit: u32,
-    default_query_limit: u32,
-    max_newest_metadata_topics: u32,
-    max_newest_full_topics: u32,
-    max_update_adds: u32,
-    max_update_removes: u32,
-    max_stream_topics: u32,
-    max_static_topics: u32,
-    max_lookup_identifiers: u32,
-    max_scw_signatures: u32,
-    max_identity_entries: u32,
-    max_update_frames_per_second: u32,
-    max_update_burst: u32,
-    max_ping_frames_per_second: u32,
-    max_ping_burst: u32,
-    max_http2_streams: u32,
-});
-
-/// The fields of `[limits]`: the published ones and the one that is a detail of the transport.
-macro_rules! bounds {
-    ($($field:ident: $kind:ty),* $(,)?) => {
-        struct Bounds {
-            $($field: $kind,)*
-            max_http2_streams: u32,
+/// Returns the JSON schema of the configuration file.
+///
+/// - Holds every section and field with its meaning, its bounds and its default.
+/// - Relations between fields are not in it; [`Config::check`] knows them.
+pub fn schema() -> Schema {
+    let mut schema = schemars::schema_for!(File);
+    // The default of a section says nothing that the defaults of its fields do not say.
+    let sections = schema.get_mut("properties");
+    let sections = sections.and_then(|sections| sections.as_object_mut());
+    for section in sections.into_iter().flat_map(|map| map.values_mut()) {
+        if let Some(section) = section.as_object_mut() {
+            section.remove("default");
         }
-
-        impl Bounds {
-            fn read(config: &Config) -> Self {
-                Self {
-                    $($field: config.limits.$field,)*
-                    max_http2_streams: config.max_http2_streams,
-                }
-            }
-
-            fn write(self, config: &mut Config) {
-                $(config.limits.$field = self.$field;)*
-                config.max_http2_streams = self.max_http2_streams;
-            }
-        }
-    };
-}
-
-bounds! {
-    max_envelope_bytes: u64,
-    max_request_bytes: u64,
-    max_response_bytes: u64,
-    max_publish_topics: u32,
-    max_query_topics: u32,
-    max_query_limit: u32,
-    default_query_limit: u32,
-    max_newest_metadata_topics: u32,
-    max_newest_full_topics: u32,
-    max_update_adds: u32,
-    max_update_removes: u32,
-    max_stream_topics: u32,
-    max_static_topics: u32,
-    max_lookup_identifiers: u32,
-    max_scw_signatures: u32,
-    max_identity_entries: u32,
-    max_update_frames_per_second: u32,
-    max_update_burst: u32,
-    max_ping_frames_per_second: u32,
-    max_ping_burst: u32,
+    }
+    schema
 }
 
 /// Reads a file; the values are not checked yet, except those that have no value without it.
 pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     let file: File = toml::from_str(text).map_err(|error| syntax_error(text, &error))?;
-    check_auth(file.auth.as_ref())?;
-    let identifier = file.server.identifier;
-    let identifier = identifier.ok_or_else(|| ConfigError::new("server.identifier", REQUIRED))?;
-    let url = file
-        .database
-        .url
-        .ok_or_else(|| ConfigError::new("database.url", REQUIRED))?;
-    let database = database(&resolve("database.url", url)?)?;
-
-    let mut config = Config::new(identifier, database);
-    config.server.min_libxmtp_version = file.server.min_libxmtp_version;
-    if let Some(listen) = file.server.listen {
-        config.server.listen = address(&listen)?;
-    }
-    if let Some(level) = file.server.log_level {
-        config.server.log_level = level.parse().map_err(|_| {
-            let levels = "must be one of error, warn, info, debug, trace";
-            ConfigError::new("server.log_level", levels)
-        })?;
-    }
-    if let Some(duration) = file.server.max_drain_duration_ms {
-        config.server.max_drain_duration = Duration::from_millis(duration.into());
-    }
-    let mut bounds = Bounds::read(&config);
-    file.limits.apply(&mut bounds);
-    bounds.write(&mut config);
-    file.retention.apply(&mut config.retention);
-    file.streams.apply(&mut config.streams);
-    let mls = &mut config.mls;
-    mls.max_group_members = file.mls.max_group_members.unwrap_or(mls.max_group_members);
-    let installations = file.mls.max_installations_per_inbox;
-    mls.max_installations_per_inbox = installations.unwrap_or(mls.max_installations_per_inbox);
-    mls.commit_log_enabled = file.mls.commit_log_enabled.or(mls.commit_log_enabled);
-    for (chain, url) in file.chains {
-        let url = resolve(&format!("chains.{chain}"), url)?;
-        config.chains.insert(chain, Secret::new(url));
+    let is_on = match &file.auth {
+        None => false,
+        Some(auth) => auth.enabled.ok_or_else(|| {
+            ConfigError::new("auth.enabled", "is required when [auth] is present")
+        })?,
+    };
+    let server = file.server.read()?;
+    let (database, database_limits) = file.database.read()?;
+    let mut config = Config::new(server.identifier.clone(), database);
+    config.server = server;
+    config.telemetry = file.telemetry.read()?;
+    config.database_limits = database_limits;
+    config.publishing = file.publishing;
+    config.streams = file.streams;
+    config.retention = file.retention.read();
+    config.chains = chains::read(file.chains)?;
+    config.validation = file.validation;
+    (config.limits, config.max_http2_streams) = file.limits.read();
+    config.mls = file.mls.read();
+    if is_on {
+        let file: OnlyAuth = toml::from_str(text).map_err(|error| syntax_error(text, &error))?;
+        config.auth = Some(file.auth.read()?);
     }
     Ok(config)
 }
 
-const REQUIRED: &str = "is required";
-
-fn check_auth(auth: Option<&Auth>) -> Result<(), ConfigError> {
-    let Some(auth) = auth else { return Ok(()) };
-    match auth.enabled {
-        Some(false) => Ok(()),
-        None => Err(ConfigError::new(
-            "auth.enabled",
-            "is required when [auth] is present",
-        )),
-        Some(true) => Err(ConfigError::new(
-            "auth.enabled",
-            "authentication is not available in this build",
-        )),
-    }
-}
-
-fn address(listen: &str) -> Result<SocketAddr, ConfigError> {
-    let problem = "must be an address and a port, such as 0.0.0.0:5050";
-    listen
-        .parse()
-        .map_err(|_| ConfigError::new("server.listen", problem))
-}
-
-fn database(url: &str) -> Result<Database, ConfigError> {
-    match url.split_once(':') {
-        Some(("memory", "")) => Ok(Database::Memory),
-        Some(("sqlite", path)) if !path.is_empty() => Ok(Database::Sqlite(path.into())),
-        _ => Err(ConfigError::new(
-            "database.url",
-            "must be memory: or sqlite:PATH",
-        )),
-    }
-}
-
 /// Replaces `env:NAME` by the value of that environment variable.
-fn resolve(field: &str, value: String) -> Result<String, ConfigError> {
+pub(super) fn resolve(field: &str, value: String) -> Result<String, ConfigError> {
     let Some(name) = value.strip_prefix("env:") else {
         return Ok(value);
     };
@@ -265,33 +124,63 @@ fn resolve(field: &str, value: String) -> Result<String, ConfigError> {
     std::env::var(name).map_err(|_| ConfigError::new(field, problem))
 }
 
+/// Tells whether `url` is an address with one of the schemes and a host.
+pub(super) fn has_host(url: &str, schemes: &[&str]) -> bool {
+    let Ok(url) = url.parse::<http::Uri>() else {
+        return false;
+    };
+    let scheme = url.scheme_str().unwrap_or("");
+    schemes.contains(&scheme) && url.host().is_some_and(|host| !host.is_empty())
+}
+
 /// Turns a parser's error into one that names the field and shows no value.
 fn syntax_error(text: &str, error: &toml::de::Error) -> ConfigError {
     let offset = error.span().map_or(0, |span| span.start);
     let message = error.message();
-    // The parser quotes values only in messages about their type, and names fields in others.
+    // The parser quotes values only in messages about them, and names fields in others.
     let shown = ["unknown field", "missing field", "duplicate key"];
-    let problem = match shown.iter().any(|start| message.starts_with(start)) {
-        true => message.to_owned(),
-        false => "has a value of the wrong type, or is no TOML".to_owned(),
+    let problem = match message.split_once(", expected ") {
+        _ if shown.iter().any(|start| message.starts_with(start)) => message.to_owned(),
+        Some((_, names)) if message.starts_with("unknown variant") => format!("must be {names}"),
+        _ => "has a value of the wrong type or out of range, or is no TOML".to_owned(),
     };
     ConfigError::new(field_at(text, offset), problem)
 }
 
-/// Finds the field on the line of `offset`, with the section it stands in.
+/// Finds the field that stands at `offset`, with the section it stands in.
 fn field_at(text: &str, offset: usize) -> String {
+    let mut path = Vec::new();
+    // A text that is no TOML has fields too, up to where it goes wrong.
+    let (table, _) = DeTable::parse_recoverable(text);
+    if find_in_table(table.get_ref(), offset, &mut path) {
+        return path.join(".");
+    }
     let before = text.get(..offset).unwrap_or(text);
-    let start = before.rfind('\n').map_or(0, |at| at + 1);
-    let line = text[start..].lines().next().unwrap_or("");
-    let is_header = |line: &&str| line.starts_with('[');
-    let section = before.lines().map(str::trim).rfind(is_header);
-    let section = section.unwrap_or("").trim_matches(['[', ']']);
-    match line.split_once('=') {
-        Some((key, _)) if section.is_empty() => key.trim().to_owned(),
-        Some((key, _)) => format!("{section}.{}", key.trim()),
-        None if line.trim_start().starts_with('[') => {
-            line.trim().trim_matches(['[', ']']).to_owned()
+    format!("line {}", before.matches('\n').count() + 1)
+}
+
+/// Walks to the deepest key or value whose text holds `offset`. The text of a table is its header
+/// alone, so every table is walked.
+fn find_in_table(table: &DeTable<'_>, offset: usize, path: &mut Vec<String>) -> bool {
+    for (key, value) in table {
+        path.push(key.get_ref().to_string());
+        if find_in_value(value.get_ref(), offset, path)
+            || key.span().contains(&offset)
+            || value.span().contains(&offset)
+        {
+            return true;
         }
-        None => format!("line {}", before.matches('\n').count() + 1),
+        path.pop();
+    }
+    false
+}
+
+fn find_in_value(value: &DeValue<'_>, offset: usize, path: &mut Vec<String>) -> bool {
+    match value {
+        DeValue::Table(table) => find_in_table(table, offset, path),
+        DeValue::Array(items) => items
+            .iter()
+            .any(|item| find_in_value(item.get_ref(), offset, path)),
+        _ => false,
     }
 }

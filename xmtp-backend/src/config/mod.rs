@@ -3,86 +3,77 @@
 //! A [`Config`] comes from a TOML file or from code; either way [`Config::check`] runs before the
 //! server starts, so that no later part has to ask whether a value makes sense. An error names the
 //! field as `section.field` and never shows a value, because a value may be a secret.
+//!
+//! Each section of the file has its own module: the shape it has in TOML, its defaults, and the
+//! relations that its values must keep. The schema of the whole file is generated from the same
+//! types ([`schema`]).
 
-mod check;
+mod auth;
+mod chains;
+mod database;
 mod file;
+mod limits;
+mod mls;
 mod publish;
+mod retention;
+mod server;
+mod streams;
+mod telemetry;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use xmtp_proto::backend::v1::{LimitsConfiguration, MlsConfiguration, RetentionConfiguration};
-use xmtp_proto::limits;
 
 use crate::hooks::{Clock, Hooks, NoHooks, SystemClock};
 
+pub use auth::{Auth, InlineKey, JwksSettings, KeySource, SigningAlgorithm};
+pub use chains::Validation;
+pub use database::{Database, DatabaseLimits, PostgresSettings};
+pub use file::schema;
+pub use server::{DEFAULT_MAX_DRAIN_DURATION_MS, DEFAULT_PORT, LogFormat, Server};
+pub use streams::{Publishing, Streams};
+pub use telemetry::{DEFAULT_METRICS_PORT, Telemetry};
+
 pub(crate) use publish::published;
-
-/// The port that clients connect to unless the file says otherwise.
-pub const DEFAULT_PORT: u16 = 5050;
-
-/// How long open requests may finish after a stop, in milliseconds, unless the file says otherwise.
-pub const DEFAULT_MAX_DRAIN_DURATION_MS: u32 = 10_000;
 
 /// Everything the server is told from outside.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The section `[server]`.
     pub server: Server,
-    /// Where envelopes are kept.
+    /// The section `[telemetry]`.
+    pub telemetry: Telemetry,
+    /// Where envelopes are kept (`database.url`, `database.replica_url`).
     pub database: Database,
+    /// The bounds of the section `[database]`.
+    pub database_limits: DatabaseLimits,
+    /// The section `[publishing]`.
+    pub publishing: Publishing,
+    /// The section `[streams]`.
+    pub streams: Streams,
+    /// The section `[retention]`, as it is published.
+    pub retention: RetentionConfiguration,
+    /// The section `[chains]`: the address of each chain's RPC, by CAIP-2 name.
+    pub chains: BTreeMap<String, Secret>,
+    /// The section `[validation]`.
+    pub validation: Validation,
+    /// The section `[auth]`; `None` while it is switched off, whatever else it says.
+    pub auth: Option<Auth>,
     /// The section `[limits]`, as it is published.
     pub limits: LimitsConfiguration,
     /// The most requests and streams of one connection (`limits.max_http2_streams`).
     pub max_http2_streams: u32,
-    /// The section `[retention]`, as it is published.
-    pub retention: RetentionConfiguration,
-    /// The section `[streams]`.
-    pub streams: Streams,
     /// The section `[mls]`, as it is published.
     pub mls: MlsConfiguration,
-    /// The section `[chains]`: the address of each chain's RPC, by CAIP-2 name.
-    pub chains: BTreeMap<String, Secret>,
     /// Tells the time of day; no setting.
     pub clock: Arc<dyn Clock>,
     /// Holds or fails the server in tests; no setting.
     pub hooks: Arc<dyn Hooks>,
-}
-
-/// The section `[server]`.
-#[derive(Clone, Debug)]
-pub struct Server {
-    /// What client databases are bound to; it must never change.
-    pub identifier: String,
-    /// The lowest client version that may connect, published to clients; `None` for any.
-    pub min_libxmtp_version: Option<String>,
-    /// Where to listen; port 0 takes any free one.
-    pub listen: SocketAddr,
-    /// The least severe level that is logged.
-    pub log_level: tracing::Level,
-    /// How long open requests may finish after a stop.
-    pub max_drain_duration: Duration,
-}
-
-/// Where envelopes are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Database {
-    /// In memory; gone with the process (`memory:`).
-    Memory,
-    /// In one SQLite database (`sqlite:PATH`).
-    Sqlite(PathBuf),
-}
-
-/// The section `[streams]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Streams {
-    /// The longest silence before a ping, in milliseconds.
-    pub keepalive_interval_ms: u32,
-    /// How long a ping may stay unanswered, in milliseconds.
-    pub max_pong_wait_ms: u32,
 }
 
 /// A value that is never shown.
@@ -126,42 +117,33 @@ impl ConfigError {
     }
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        Self {
-            keepalive_interval_ms: limits::BACKEND_DEFAULT_KEEPALIVE_INTERVAL_MS,
-            max_pong_wait_ms: limits::BACKEND_DEFAULT_MAX_PONG_WAIT_MS,
-        }
-    }
-}
-
 impl Config {
     /// Returns the defaults for a deployment, listening on every address.
     pub fn new(identifier: impl Into<String>, database: Database) -> Self {
         Self {
-            server: Server {
-                identifier: identifier.into(),
-                min_libxmtp_version: None,
-                listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
-                log_level: tracing::Level::INFO,
-                max_drain_duration: Duration::from_millis(DEFAULT_MAX_DRAIN_DURATION_MS.into()),
-            },
+            server: Server::new(identifier),
+            telemetry: Telemetry::default(),
             database,
-            limits: limits::default_limits(),
-            max_http2_streams: limits::BACKEND_DEFAULT_MAX_HTTP2_STREAMS,
-            retention: limits::default_retention(),
+            database_limits: DatabaseLimits::default(),
+            publishing: Publishing::default(),
             streams: Streams::default(),
-            mls: limits::default_mls(),
+            retention: xmtp_proto::limits::default_retention(),
             chains: BTreeMap::new(),
+            validation: Validation::default(),
+            auth: None,
+            limits: xmtp_proto::limits::default_limits(),
+            max_http2_streams: xmtp_proto::limits::BACKEND_DEFAULT_MAX_HTTP2_STREAMS,
+            mls: xmtp_proto::limits::default_mls(),
             clock: Arc::new(SystemClock),
             hooks: Arc::new(NoHooks),
         }
     }
 
-    /// Returns the defaults for a server in memory on a free loopback port.
+    /// Returns the defaults for a server in memory on a free loopback port, without metrics.
     pub fn ephemeral(identifier: impl Into<String>) -> Self {
         let mut config = Self::new(identifier, Database::Memory);
         config.server.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        config.telemetry.metrics_listen = None;
         config
     }
 
@@ -180,7 +162,8 @@ impl Config {
     /// Reads and checks the text of a configuration file.
     ///
     /// - Refuses fields it does not know.
-    /// - A secret may be written as `env:NAME`, which stands for that environment variable.
+    /// - A value that may be a secret may be written as `env:NAME`, which stands for that
+    ///   environment variable.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let config = file::parse(text)?;
         config.check()?;
@@ -189,6 +172,37 @@ impl Config {
 
     /// Checks the values and their relations.
     pub fn check(&self) -> Result<(), ConfigError> {
-        check::check(self)
+        server::check(&self.server)?;
+        telemetry::check(&self.telemetry)?;
+        database::check(&self.database, &self.database_limits)?;
+        streams::check(&self.publishing, &self.streams, &self.database_limits)?;
+        retention::check(&self.retention, self.clock.now_ns())?;
+        limits::check(&self.limits, self.max_http2_streams)?;
+        mls::check(&self.mls)?;
+        chains::check(&self.chains, &self.validation)?;
+        if let Some(auth) = &self.auth {
+            auth::check(auth)?;
+        }
+        // Last, because it builds the response from the values above.
+        published(self, &[]).map(|_| ())
     }
+}
+
+/// Refuses a field.
+fn refuse(field: impl Into<String>, problem: impl Into<String>) -> Result<(), ConfigError> {
+    Err(ConfigError::new(field, problem))
+}
+
+/// Checks that each value is at least 1 and can be told to every client as it is.
+fn check_positive<'f>(values: impl IntoIterator<Item = (&'f str, u64)>) -> Result<(), ConfigError> {
+    let most = xmtp_proto::limits::MAX_PUBLISHED_INTEGER;
+    for (field, value) in values {
+        if value == 0 {
+            return refuse(field, "must be at least 1");
+        }
+        if value > most {
+            return refuse(field, format!("must be at most {most}"));
+        }
+    }
+    Ok(())
 }

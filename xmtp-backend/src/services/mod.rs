@@ -63,7 +63,7 @@ impl fmt::Debug for Services {
 
 impl Services {
     pub(crate) fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, ConfigError> {
-        let configuration = published(config)?;
+        let configuration = published(config, &[])?;
         let chains = Chains::new(config)?;
         let settings = StreamSettings::new(config);
         let engine = Engine::start(store.clone(), settings, config.hooks.clone());

@@ -1,0 +1,36 @@
+//! `xmtp-backend --config FILE`: serves until a signal or a failure ends it.
+
+use std::path::Path;
+
+use tokio::signal::unix::{SignalKind, signal};
+use xmtp_backend::{Backend, Config};
+
+pub(super) fn run(path: &Path) -> Result<(), String> {
+    let config = Config::load(path).map_err(|error| error.to_string())?;
+    tracing_subscriber::fmt()
+        .with_max_level(config.server.log_level)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {}", error.kind()))?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), String> {
+    let listen = |kind| signal(kind).map_err(|error| format!("no signals: {}", error.kind()));
+    let (mut terminate, mut interrupt) = (
+        listen(SignalKind::terminate())?,
+        listen(SignalKind::interrupt())?,
+    );
+    let mut running = Backend::start(config)
+        .await
+        .map_err(|error| error.to_string())?;
+    let ended = tokio::select! {
+        ended = running.wait() => Err(ended.to_string()),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    running.stop().await;
+    ended
+}
