@@ -57,6 +57,10 @@ pub(crate) const DATABASE_BUSY_WAIT: Duration = Duration::from_secs(5);
 /// Prepared statements kept by each connection, in statements.
 pub(crate) const STATEMENT_CACHE: usize = 32;
 
+/// Pages of the log from which on it is moved into the database file, in pages: 4 MB. The log grows
+/// beyond them only while a read holds an older snapshot.
+pub(crate) const CHECKPOINT_PAGES: i32 = 1000;
+
 /// Payload bytes that one tail keeps for its reader: 32 MiB. Beyond them the tail reads the store.
 pub(crate) const TAIL_BYTES: usize = 32 * 1024 * 1024;
 

@@ -12,49 +12,25 @@ mod history;
 #[path = "common/history/rules.rs"]
 mod rules;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crowd::{Plan, run};
 
-/// Rounds of a run, unless `XMTP_ROUNDS` asks for more: each fault once.
-const ROUNDS: usize = 3;
-
-/// The first of the numbers that look random.
-const SEED: u64 = 20_260_101;
-
 fn plan() -> Plan {
+    let plan = Plan::default();
     let rounds = std::env::var("XMTP_ROUNDS").ok();
     let rounds = rounds.map(|rounds| rounds.parse().expect("XMTP_ROUNDS is a number"));
     Plan {
-        rounds: rounds.unwrap_or(ROUNDS),
-        topics: 1000,
-        streams: 100,
-        topics_per_stream: 100,
-        publishers: 8,
-        requests: 20,
-        envelopes: 20,
-        churn: 100,
-        seed: SEED,
+        rounds: rounds.unwrap_or(plan.rounds),
+        ..plan
     }
-}
-
-fn write_config(folder: &Path, database: &str) -> PathBuf {
-    let path = folder.join("backend.toml");
-    let text = format!(
-        "[server]\nidentifier = \"{}\"\nlisten = \"127.0.0.1:0\"\nmax_drain_duration_ms = 1000\n\
-         [database]\nurl = \"{database}\"\n\
-         [limits]\nmax_update_frames_per_second = 1000\nmax_update_burst = 1000\n",
-        common::IDENTIFIER
-    );
-    std::fs::write(&path, text).unwrap();
-    path
 }
 
 /// Runs the plan on a database and holds what was seen against every rule.
 async fn keeps_every_rule(database: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let config = write_config(folder.path(), database);
+    let config = folder.path().join("backend.toml");
+    std::fs::write(&config, crowd::config_text(database)).unwrap();
     let starter = move || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
         command.arg("--config").arg(&config);

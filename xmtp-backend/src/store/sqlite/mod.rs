@@ -6,9 +6,12 @@
 //! commit: the sync of the disk is shared, and a refused request undoes only itself. Reads use
 //! read-only connections of their own.
 //!
-//! After a commit whose outcome is not known the writer stops for good. What the disk then holds
-//! is decided when the database is opened again, not by trying.
+//! After a commit whose outcome is not known, and after any sync that failed, the writer stops for
+//! good: the system may have dropped what it could not write, and a second sync that succeeds would
+//! prove nothing. What the disk then holds is decided when the database is opened again. A full disk
+//! is no such case: it refuses the write, and nothing of it is stored.
 
+mod checkpoint;
 mod lock;
 mod open;
 mod pool;

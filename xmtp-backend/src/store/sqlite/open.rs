@@ -3,8 +3,10 @@
 use std::io;
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
+use super::checkpoint::{Checkpoint, checkpoint};
 use super::schema::{APPLICATION_ID, CREATE, SCHEMA_VERSION};
 use crate::hooks::Clock;
 use crate::limits::{DATABASE_BUSY_WAIT, STATEMENT_CACHE};
@@ -51,6 +53,12 @@ pub(super) fn open_for_writing(
     let is_empty = check_marks(&connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
+    let no_checkpoint = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    connection.set_db_config(no_checkpoint, true)?;
+    // A process that ended after a failed sync leaves a log that can be read and may not be on the
+    // disk. What is read from it is written again, into the database file, before anything builds
+    // on it.
+    checkpoint(&connection, Checkpoint::Truncate)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     if is_empty {
         create(&mut connection, identifier, clock)?;
@@ -64,6 +72,7 @@ pub(super) fn open_for_reading(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(DATABASE_BUSY_WAIT)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     Ok(connection)
 }

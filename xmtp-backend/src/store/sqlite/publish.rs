@@ -1,8 +1,10 @@
 //! What one request does within the writer's transaction.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, Transaction};
 use xmtp_identity::projection::Association;
-use xmtp_proto::id::SequenceId;
+use xmtp_proto::id::{SequenceId, Topic};
 
 use super::read::{head, integer, sequence_id, stored};
 use crate::store::PublishError;
@@ -48,25 +50,28 @@ pub(super) fn store_request(
     last: &mut SequenceId,
     server_ns: u64,
 ) -> Result<(Vec<Meta>, Vec<Envelope>), Failure> {
-    let facts = envelopes
-        .iter()
-        .map(|envelope| facts(transaction, envelope));
-    let facts = facts.collect::<rusqlite::Result<Vec<_>>>()?;
-    decide(envelopes, &facts).map_err(Failure::Request)?;
     let (mut metas, mut rows) = (Vec::with_capacity(envelopes.len()), Vec::new());
-    for (envelope, facts) in envelopes.iter().zip(facts) {
-        if let Some(stored) = facts.stored {
+    let known = judge(transaction, envelopes)?;
+    for (position, envelope) in envelopes.iter().enumerate() {
+        if let Some(stored) = known.get(position).copied().flatten() {
             metas.push(stored);
             continue;
         }
         let next = last.next();
-        *last = next.ok_or(Failure::Request(PublishError::Broken(
+        let next = next.ok_or(Failure::Request(PublishError::Broken(
             "no sequence id is left",
         )))?;
-        let meta = new_meta(envelope, *last, server_ns).map_err(Failure::Request)?;
-        insert(transaction, &meta, envelope)?;
+        let meta = new_meta(envelope, next, server_ns).map_err(Failure::Request)?;
+        if !insert(transaction, &meta, envelope)? {
+            let stored = stored(transaction, &envelope.key)?;
+            metas.push(stored.ok_or(Failure::Request(PublishError::Broken(
+                "a stored envelope is not found by its key",
+            )))?);
+            continue;
+        }
+        *last = next;
         if let Some(identity) = &envelope.identity {
-            project(transaction, identity, *last)?;
+            project(transaction, identity, next)?;
         }
         metas.push(meta);
         rows.push(Envelope {
@@ -74,7 +79,28 @@ pub(super) fn store_request(
             payload: envelope.payload.clone(),
         });
     }
+    raise_heads(transaction, &rows)?;
     Ok((metas, rows))
+}
+
+/// Decides whether the request may be stored; answers which of its envelopes are stored already.
+///
+/// - Where nothing can be refused, nothing has to be looked up: the answer is empty, and the key
+///   of each envelope tells while it is inserted.
+fn judge(
+    transaction: &Transaction<'_>,
+    envelopes: &[PreparedEnvelope],
+) -> Result<Vec<Option<Meta>>, Failure> {
+    let plain = |row: &PreparedEnvelope| row.identity.is_none() && row.refused.is_none();
+    if envelopes.iter().all(plain) {
+        return Ok(Vec::new());
+    }
+    let facts = envelopes
+        .iter()
+        .map(|envelope| facts(transaction, envelope));
+    let facts = facts.collect::<rusqlite::Result<Vec<_>>>()?;
+    decide(envelopes, &facts).map_err(Failure::Request)?;
+    Ok(facts.iter().map(|facts| facts.stored).collect())
 }
 
 fn facts(transaction: &Transaction<'_>, envelope: &PreparedEnvelope) -> rusqlite::Result<Facts> {
@@ -92,20 +118,21 @@ fn facts(transaction: &Transaction<'_>, envelope: &PreparedEnvelope) -> rusqlite
     Ok(facts)
 }
 
+/// Inserts an envelope; answers whether it is new.
 fn insert(
     transaction: &Transaction<'_>,
     meta: &Meta,
     envelope: &PreparedEnvelope,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let time = |ns: u64| {
         let broken = Failure::Request(PublishError::Broken("a time is beyond its range"));
         i64::try_from(ns).map_err(|_| broken)
     };
-    let topic = meta.key.topic.as_bytes();
-    let sql = "INSERT INTO envelope VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-    transaction.prepare_cached(sql)?.execute((
+    let sql = "INSERT INTO envelope VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+               ON CONFLICT (topic, message_hash) DO NOTHING";
+    let changed = transaction.prepare_cached(sql)?.execute((
         integer(meta.sequence_id),
-        topic,
+        meta.key.topic.as_bytes(),
         time(meta.server_ns)?,
         meta.expiry_ns.map(time).transpose()?,
         meta.key.hash.0,
@@ -113,18 +140,26 @@ fn insert(
         i64::try_from(envelope.payload.len()).unwrap_or(i64::MAX),
         envelope.payload.as_ref(),
     ))?;
+    Ok(changed == 1)
+}
+
+/// Raises the newest id of each topic, once per topic.
+fn raise_heads(transaction: &Transaction<'_>, rows: &[Envelope]) -> Result<(), Failure> {
+    let newest: BTreeMap<&Topic, SequenceId> = rows
+        .iter()
+        .map(|row| (&row.meta.key.topic, row.meta.sequence_id))
+        .collect();
     let sql = "INSERT INTO topic_head VALUES (?1, ?2)
                ON CONFLICT (topic) DO UPDATE SET last_sequence_id = excluded.last_sequence_id
                WHERE excluded.last_sequence_id > last_sequence_id";
-    let changed = transaction
-        .prepare_cached(sql)?
-        .execute((topic, integer(meta.sequence_id)))?;
-    if changed == 1 {
-        return Ok(());
+    let mut raise = transaction.prepare_cached(sql)?;
+    for (topic, newest) in newest {
+        if raise.execute((topic.as_bytes(), integer(newest)))? != 1 {
+            let broken = PublishError::Broken("a topic's newest id went back");
+            return Err(Failure::Request(broken));
+        }
     }
-    Err(Failure::Request(PublishError::Broken(
-        "a topic's newest id went back",
-    )))
+    Ok(())
 }
 
 /// Changes the lookup; a record only ever gives way to a later one.

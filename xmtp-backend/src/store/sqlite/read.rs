@@ -17,9 +17,16 @@ use crate::store::record::{
 };
 use crate::store::turn::{Meter, Room};
 
-/// The columns that [`meta`] reads, in its order.
-const META: &str = "envelope.sequence_id, envelope.topic, envelope.message_hash,
-    envelope.server_ns, envelope.expiry_ns, envelope.is_commit_or_proposal";
+/// Begins a statement with the columns that [`meta`] reads, in its order.
+macro_rules! select_meta {
+    ($rest:literal) => {
+        concat!(
+            "SELECT envelope.sequence_id, envelope.topic, envelope.message_hash,
+             envelope.server_ns, envelope.expiry_ns, envelope.is_commit_or_proposal",
+            $rest
+        )
+    };
+}
 
 /// Reports an engine error to the server: the caller may try again.
 pub(super) fn unavailable(error: rusqlite::Error) -> ReadError {
@@ -50,7 +57,7 @@ pub(super) fn integer(id: SequenceId) -> i64 {
     id.get().cast_signed()
 }
 
-/// Reads the columns of [`META`].
+/// Reads the columns of `select_meta`.
 pub(super) fn meta(row: &Row<'_>) -> rusqlite::Result<Meta> {
     let invalid = |column| rusqlite::Error::InvalidColumnType(column, String::new(), Type::Blob);
     let time = |column, value: i64| {
@@ -83,8 +90,8 @@ pub(super) fn stored(
     snapshot: &Transaction<'_>,
     key: &EnvelopeKey,
 ) -> rusqlite::Result<Option<Meta>> {
-    let sql = format!("SELECT {META} FROM envelope WHERE topic = ?1 AND message_hash = ?2");
-    let mut statement = snapshot.prepare_cached(&sql)?;
+    let sql = select_meta!(" FROM envelope WHERE topic = ?1 AND message_hash = ?2");
+    let mut statement = snapshot.prepare_cached(sql)?;
     statement
         .query_row((key.topic.as_bytes(), key.hash.0), meta)
         .optional()
@@ -168,18 +175,25 @@ fn candidates(
     rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
 }
 
-fn load(snapshot: &Transaction<'_>, candidates: &[Candidate]) -> Result<Vec<Envelope>, ReadError> {
-    let sql = format!("SELECT {META}, payload FROM envelope WHERE sequence_id = ?1");
-    let mut statement = prepare(snapshot, &sql)?;
-    let mut row = |id| statement.query_row([integer(id)], envelope);
-    let rows = candidates
-        .iter()
-        .map(|candidate| row(candidate.sequence_id));
+/// Loads the rows of a range that has been measured.
+fn load_range(snapshot: &Transaction<'_>, want: &Want) -> Result<Vec<Envelope>, ReadError> {
+    let sql = select_meta!(
+        ", payload FROM envelope
+         WHERE topic = ?1 AND sequence_id > ?2 AND sequence_id <= ?3 ORDER BY sequence_id"
+    );
+    let mut statement = prepare(snapshot, sql)?;
+    let range = (
+        want.topic.as_bytes(),
+        integer(want.after),
+        integer(want.through),
+    );
+    let rows = statement.query_map(range, envelope).map_err(unavailable)?;
     rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
 }
 
 pub(super) fn query(snapshot: &Transaction<'_>, query: &Query) -> Result<Page, ReadError> {
-    let mut found = Vec::new();
+    let (mut ranges, mut left, mut bytes) = (Vec::new(), query.limit, 0);
+    let mut has_more = false;
     let topics = query
         .topics
         .iter()
@@ -192,25 +206,36 @@ pub(super) fn query(snapshot: &Transaction<'_>, query: &Query) -> Result<Page, R
             after: *after,
             through: SequenceId::MAX,
         };
-        // One more than the limit tells whether there is more.
-        found.extend(candidates(snapshot, &want, query.limit + 1 - found.len())?);
-        if found.len() > query.limit {
+        // One more than what is left tells whether there is more.
+        let rows = candidates(snapshot, &want, left + 1)?;
+        let taken = &rows[..rows.len().min(left)];
+        if let Some(last) = taken.last() {
+            let through = last.sequence_id;
+            ranges.push(Want { through, ..want });
+            left -= taken.len();
+            bytes += bytes_of(taken);
+        }
+        has_more = taken.len() < rows.len();
+        if has_more {
             break;
         }
     }
-    let has_more = found.len() > query.limit;
-    found.truncate(query.limit);
-    let bytes: usize = found
-        .iter()
-        .map(|row| row.payload_bytes + OVERHEAD_BYTES)
-        .sum();
     if bytes > query.max_bytes {
         return Err(ReadError::TooLarge);
     }
+    let mut envelopes = Vec::with_capacity(query.limit - left);
+    for range in &ranges {
+        envelopes.append(&mut load_range(snapshot, range)?);
+    }
     Ok(Page {
-        envelopes: load(snapshot, &found)?,
+        envelopes,
         has_more,
     })
+}
+
+fn bytes_of(rows: &[Candidate]) -> usize {
+    let bytes = rows.iter().map(|row| row.payload_bytes + OVERHEAD_BYTES);
+    bytes.sum()
 }
 
 pub(super) fn newest(
@@ -219,11 +244,11 @@ pub(super) fn newest(
     full: bool,
     max_bytes: usize,
 ) -> Result<Vec<Envelope>, ReadError> {
-    let sql = format!(
-        "SELECT {META}, encoded_len FROM topic_head JOIN envelope
+    let sql = select_meta!(
+        ", encoded_len FROM topic_head JOIN envelope
          ON envelope.sequence_id = topic_head.last_sequence_id WHERE topic_head.topic = ?1"
     );
-    let mut statement = prepare(snapshot, &sql)?;
+    let mut statement = prepare(snapshot, sql)?;
     let mut found = Vec::new();
     let mut bytes = 0;
     for topic in topics {
@@ -246,11 +271,16 @@ pub(super) fn newest(
     if bytes > max_bytes {
         return Err(ReadError::TooLarge);
     }
-    let candidate = |row: &Envelope| Candidate {
-        sequence_id: row.meta.sequence_id,
-        payload_bytes: 0,
-    };
-    load(snapshot, &found.iter().map(candidate).collect::<Vec<_>>())
+    for row in &mut found {
+        row.payload = payload(snapshot, row.meta.sequence_id)?;
+    }
+    Ok(found)
+}
+
+fn payload(snapshot: &Transaction<'_>, id: SequenceId) -> Result<Bytes, ReadError> {
+    let sql = "SELECT payload FROM envelope WHERE sequence_id = ?1";
+    let payload = prepare(snapshot, sql)?.query_row([integer(id)], |row| row.get::<_, Vec<u8>>(0));
+    payload.map(Bytes::from).map_err(unavailable)
 }
 
 pub(super) fn inbox_ids(
@@ -293,10 +323,14 @@ pub(super) fn fetch_turn(
             break;
         }
         let complete = taken == rows.len();
-        turn.served.push(Served {
-            rows: load(snapshot, &rows[..taken])?,
-            complete,
-        });
+        let rows = match rows[..taken].last() {
+            None => Vec::new(),
+            Some(last) => {
+                let through = last.sequence_id;
+                load_range(snapshot, &Want { through, ..*want })?
+            }
+        };
+        turn.served.push(Served { rows, complete });
     }
     Ok(turn)
 }
@@ -308,11 +342,11 @@ pub(super) fn rows_after(
     max_rows: usize,
     max_bytes: usize,
 ) -> Result<Vec<Envelope>, ReadError> {
-    let sql = format!(
-        "SELECT {META}, payload FROM envelope
+    let sql = select_meta!(
+        ", payload FROM envelope
          WHERE sequence_id > ?1 AND sequence_id <= ?2 ORDER BY sequence_id LIMIT ?3"
     );
-    let mut statement = prepare(snapshot, &sql)?;
+    let mut statement = prepare(snapshot, sql)?;
     let limit = i64::try_from(max_rows).unwrap_or(i64::MAX);
     let range = (integer(after), integer(through), limit);
     let rows = statement.query_map(range, envelope).map_err(unavailable)?;

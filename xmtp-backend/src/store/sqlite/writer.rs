@@ -1,17 +1,22 @@
 //! The thread that owns the connection that writes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 use xmtp_proto::id::SequenceId;
 
 use super::OpenError;
+use super::checkpoint::{Checkpoint, checkpoint, is_failed_sync, is_full};
 use super::publish::{Failure, last_sequence_id, set_last_sequence_id, store_request};
 use crate::hooks::Clock;
-use crate::limits::{GROUP_COMMIT_BYTES, GROUP_COMMIT_REQUESTS, WRITE_QUEUE_REQUESTS};
+use crate::limits::{
+    CHECKPOINT_PAGES, GROUP_COMMIT_BYTES, GROUP_COMMIT_REQUESTS, WRITE_QUEUE_REQUESTS,
+};
 use crate::store::PublishError;
 use crate::store::feed::Feed;
 use crate::store::record::{Envelope, Meta, PreparedEnvelope};
@@ -34,17 +39,25 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn start(
-        connection: Connection,
+        mut connection: Connection,
         clock: Arc<dyn Clock>,
         feed: Arc<Feed>,
     ) -> Result<Self, OpenError> {
         let (jobs, queue) = mpsc::channel(WRITE_QUEUE_REQUESTS);
+        let log_pages = Arc::new(AtomicI32::new(0));
+        let told = log_pages.clone();
+        // It stands in for SQLite's own checkpoint.
+        connection.wal_hook(Some(move |_: &mut Wal, pages| {
+            told.store(pages, Ordering::Relaxed);
+            Ok(())
+        }))?;
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let thread = thread.spawn(move || {
             Loop {
                 connection,
                 clock,
                 feed: feed.as_ref(),
+                log_pages,
             }
             .run(queue)
         });
@@ -84,6 +97,8 @@ struct Loop<'f> {
     connection: Connection,
     clock: Arc<dyn Clock>,
     feed: &'f Feed,
+    /// Pages in the log after the last commit.
+    log_pages: Arc<AtomicI32>,
 }
 
 /// What became of one request before the commit.
@@ -94,18 +109,39 @@ enum Outcome {
 
 impl Loop<'_> {
     fn run(mut self, mut queue: mpsc::Receiver<Job>) {
-        while let Some(first) = queue.blocking_recv() {
-            let jobs = gather(first, &mut queue);
-            if let Err(error) = self.commit_group(jobs) {
-                tracing::error!(code = ?error.sqlite_error_code(), "a commit failed; writing ends");
+        let mut result = Ok(());
+        while result.is_ok() {
+            let Some(first) = queue.blocking_recv() else {
+                result = self.checkpoint(Checkpoint::Truncate);
                 break;
+            };
+            let jobs = gather(first, &mut queue);
+            result = self.commit_group(jobs);
+            if result.is_ok() && self.log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
+                result = self.checkpoint(Checkpoint::Passive);
             }
+        }
+        if let Err(error) = result {
+            tracing::error!(code = ?error.sqlite_error_code(), "a commit failed; writing ends");
         }
         // From here on every tail ends, and with it every stream.
         self.feed.close();
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(code = ?error.sqlite_error_code(), "the database did not close cleanly");
         }
+    }
+
+    /// Moves the log into the database file; where there is no room for it, the log grows.
+    fn checkpoint(&mut self, how: Checkpoint) -> Result<(), rusqlite::Error> {
+        match checkpoint(&self.connection, how) {
+            Ok(true) => self.log_pages.store(0, Ordering::Relaxed),
+            Ok(false) => {}
+            Err(error) if is_full(&error) => {
+                tracing::warn!("the disk has no room to move the log");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Runs one transaction over the requests and answers them.
@@ -124,12 +160,14 @@ impl Loop<'_> {
             Ok(result) => result,
             Err(error) => {
                 // Dropping the transaction rolled it back: nothing is stored.
-                tracing::warn!(code = ?error.sqlite_error_code(), "a write failed");
-                answer(jobs, |_| Err(PublishError::Unavailable));
-                return Ok(());
+                return refuse(jobs, error);
             }
         };
         if let Err(error) = transaction.commit() {
+            if is_full(&error) {
+                // The last page carries the mark of the commit, and it was not written.
+                return refuse(jobs, error);
+            }
             answer(jobs, |position| match &outcomes[position] {
                 Outcome::Failed(failed) => Err(*failed),
                 Outcome::Stored(_) => Err(PublishError::UnknownOutcome),
@@ -143,6 +181,16 @@ impl Loop<'_> {
         });
         Ok(())
     }
+}
+
+/// Answers that nothing is stored; writing goes on unless a sync has failed.
+fn refuse(jobs: Vec<Job>, error: rusqlite::Error) -> Result<(), rusqlite::Error> {
+    tracing::warn!(code = ?error.sqlite_error_code(), "a write failed");
+    answer(jobs, |_| Err(PublishError::Unavailable));
+    if is_failed_sync(&error) {
+        return Err(error);
+    }
+    Ok(())
 }
 
 /// Takes what waits, up to the bounds of a group.
@@ -194,13 +242,17 @@ fn run_job(
     last: &mut SequenceId,
     server_ns: u64,
 ) -> Result<(Vec<Meta>, Vec<Envelope>), Failure> {
-    transaction.execute_batch("SAVEPOINT request")?;
+    run_cached(transaction, "SAVEPOINT request")?;
     let stored = store_request(transaction, &job.envelopes, last, server_ns);
     if matches!(stored, Err(Failure::Request(_))) {
-        transaction.execute_batch("ROLLBACK TO request")?;
+        run_cached(transaction, "ROLLBACK TO request")?;
     }
-    transaction.execute_batch("RELEASE request")?;
+    run_cached(transaction, "RELEASE request")?;
     stored
+}
+
+fn run_cached(transaction: &Transaction<'_>, sql: &str) -> rusqlite::Result<()> {
+    transaction.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
 fn answer(jobs: Vec<Job>, of: impl Fn(usize) -> Answer) {

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use xmtp_proto::backend::v1::{QueryRequest, ServerEnvelope, Topic};
 
-use crate::common::{from, id_of};
+use crate::common::{IDENTIFIER, from, id_of};
 use crate::history::{History, Recorder};
 
 pub(crate) use link::Link;
@@ -48,6 +48,32 @@ pub(crate) struct Plan {
     /// Messages after which a subscriber removes a topic and adds it again.
     pub(crate) churn: usize,
     pub(crate) seed: u64,
+}
+
+impl Default for Plan {
+    /// Three rounds of a thousand topics and a hundred streams; a round delivers 32,000 envelopes.
+    fn default() -> Self {
+        Self {
+            rounds: 3,
+            topics: 1000,
+            streams: 100,
+            topics_per_stream: 100,
+            publishers: 8,
+            requests: 20,
+            envelopes: 20,
+            churn: 100,
+            seed: 20_260_101,
+        }
+    }
+}
+
+/// Writes the configuration of a server that a crowd uses.
+pub(crate) fn config_text(database: &str) -> String {
+    format!(
+        "[server]\nidentifier = \"{IDENTIFIER}\"\nlisten = \"127.0.0.1:0\"\nmax_drain_duration_ms = 1000\n\
+         [database]\nurl = \"{database}\"\n\
+         [limits]\nmax_update_frames_per_second = 1000\nmax_update_burst = 1000\n"
+    )
 }
 
 impl Plan {

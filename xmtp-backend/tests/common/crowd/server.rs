@@ -53,6 +53,11 @@ impl Server {
         self.child.id()
     }
 
+    /// Answers where the process is reached now.
+    pub(crate) fn endpoint(&self) -> String {
+        self.lives.borrow().endpoint.clone()
+    }
+
     /// Makes a client's way to this server and to those after it.
     pub(crate) fn link(&self) -> Link {
         Link::new(self.lives.subscribe())
