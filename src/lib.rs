@@ -16,6 +16,7 @@ pub use xmtp_core::delivery::{
 };
 pub use xmtp_core::error::{Class, Coded};
 pub use xmtp_core::send::{SendError, Sent};
+pub use xmtp_core::storage::DatabaseKey;
 pub use xmtp_core::subscription::{CatchUp, ConnectionState};
 pub use xmtp_core::sync::{SyncError, SyncReport};
 pub use xmtp_mls as mls;
@@ -27,7 +28,7 @@ pub use xmtp_proto::{GroupId, InboxId, InstallationId, MessageId, SequenceId};
 #[cfg(feature = "sled")]
 pub use xmtp_storage_sled::SledStorage;
 #[cfg(feature = "sqlite")]
-pub use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
+pub use xmtp_storage_sqlite::SqliteStorage;
 #[cfg(feature = "grpc")]
 pub use xmtp_transport_grpc::GrpcTransport;
 

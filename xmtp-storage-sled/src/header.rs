@@ -10,10 +10,9 @@
 //! | 56 | a constant sealed with the key: the key check |
 //! | 16 | check of the whole |
 
-use xmtp_core::storage::OpenError;
 use xmtp_core::storage::schema::SCHEMA_VERSION;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
-use crate::key::DatabaseKey;
 use crate::seal::{SALT_BYTES, SEAL_BYTES, Sealer, digest, random_salt};
 
 const MAGIC: &[u8; 16] = b"xmtp sled db\r\n\x1a\n";

@@ -49,13 +49,12 @@
 mod check;
 mod header;
 mod home;
-mod key;
 mod log;
 mod options;
 mod seal;
 mod storage;
 mod turn;
 
-pub use key::DatabaseKey;
 pub use options::Options;
 pub use storage::SledStorage;
+pub use xmtp_core::storage::DatabaseKey;

@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use xmtp_core::storage::{Encryption, OpenError};
+use xmtp_core::storage::{DatabaseKey, Encryption, OpenError};
 
 use crate::check;
 use crate::header::{self, damaged};
 use crate::home::{Found, Home, Mark, refused, wait_for_lock};
-use crate::key::DatabaseKey;
 use crate::log::{Log, told};
 use crate::seal::Sealer;
 use crate::storage::{CLOSE_PATIENCE, Open, SledStorage};

@@ -7,10 +7,8 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
-use xmtp_core::storage::{OpenError, StorageError};
+use xmtp_core::storage::{DatabaseKey, OpenError, StorageError};
 use zeroize::Zeroizing;
-
-use crate::key::DatabaseKey;
 
 /// Bytes of a database's salt.
 pub(crate) const SALT_BYTES: usize = 32;

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
+use xmtp_core::storage::DatabaseKey;
 
 use crate::fault;
-use crate::key::DatabaseKey;
+use crate::key;
 use crate::wait::Wait;
 
 /// Bytes of a page.
@@ -44,7 +45,7 @@ pub(crate) fn open(
     // SQLCipher would write to standard error on its own.
     connection.execute_batch("PRAGMA cipher_log_level = NONE")?;
     if let Some(key) = key {
-        connection.execute_batch(&key.pragma())?;
+        connection.execute_batch(&key::pragma(key))?;
     }
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(connection)

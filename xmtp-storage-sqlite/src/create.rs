@@ -8,12 +8,11 @@ use std::io;
 use std::path::Path;
 
 use rusqlite::OpenFlags;
-use xmtp_core::storage::OpenError;
 use xmtp_core::storage::schema::SCHEMA_VERSION;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
 use crate::connection::{self, APPLICATION_ID, PAGE_BYTES};
 use crate::fault;
-use crate::key::DatabaseKey;
 use crate::options::io_error;
 use crate::turn::{self, Turn, sibling};
 use crate::wait::Wait;

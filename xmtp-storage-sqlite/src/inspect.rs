@@ -9,11 +9,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use xmtp_core::storage::OpenError;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
 use crate::connection::PAGE_BYTES;
 use crate::judge::judge;
-use crate::key::DatabaseKey;
 use crate::log::{self, Log};
 use crate::options::io_error;
 use crate::turn::sibling;

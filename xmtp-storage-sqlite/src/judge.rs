@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode};
-use xmtp_core::storage::OpenError;
 use xmtp_core::storage::schema::SCHEMA_VERSION;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
 use crate::connection::{APPLICATION_ID, PAGE_BYTES};
 use crate::fault;
 use crate::inspect::Evidence;
-use crate::key::{DatabaseKey, SALT_MARK};
+use crate::key::{self, SALT_MARK};
 use crate::options::{io_error, untouched};
 use crate::page::{PageCheck, is_random, is_tree};
 
@@ -95,7 +95,7 @@ fn without_key(evidence: &Evidence) -> OpenError {
 fn not_proved(key: &DatabaseKey, evidence: &Evidence) -> OpenError {
     let check = PageCheck::new(key);
     let authentic = |(number, page): (u32, &[u8])| check.authenticates(number, page);
-    if evidence.head.starts_with(&key.salt()) || evidence.other_pages().any(authentic) {
+    if evidence.head.starts_with(&key::salt(key)) || evidence.other_pages().any(authentic) {
         return first_page(evidence);
     }
     if has_mark(evidence) {

@@ -67,6 +67,6 @@ mod turn;
 mod wait;
 mod writer;
 
-pub use key::DatabaseKey;
 pub use options::SqliteOptions;
 pub use storage::SqliteStorage;
+pub use xmtp_core::storage::DatabaseKey;

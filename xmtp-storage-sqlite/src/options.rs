@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::OpenFlags;
-use xmtp_core::storage::OpenError;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
 use crate::connection::{self, Role};
 use crate::inspect::{self, Found};
-use crate::key::DatabaseKey;
 use crate::registry;
 use crate::storage::{Opened, SqliteStorage};
 use crate::turn::Turn;

@@ -2,10 +2,11 @@
 
 use hkdf::hmac::{Hmac, Mac};
 use sha2::Sha512;
+use xmtp_core::storage::DatabaseKey;
 use zeroize::Zeroizing;
 
 use crate::connection::PAGE_BYTES;
-use crate::key::{DatabaseKey, SALT_BYTES};
+use crate::key::{self, SALT_BYTES};
 
 /// Bytes of the authentication code at the end of an encrypted page.
 const CODE_BYTES: usize = 64;
@@ -20,7 +21,7 @@ pub(crate) struct PageCheck(Zeroizing<[u8; 32]>);
 impl PageCheck {
     /// Derives the authentication key: PBKDF2-HMAC-SHA512 with two rounds.
     pub(crate) fn new(key: &DatabaseKey) -> Self {
-        let salt = key.salt().map(|byte| byte ^ SALT_MASK);
+        let salt = key::salt(key).map(|byte| byte ^ SALT_MASK);
         let first = Zeroizing::new(code(key.bytes(), &[&salt, &1u32.to_be_bytes()]));
         let second = Zeroizing::new(code(key.bytes(), &[&first[..]]));
         let mut derived = Zeroizing::new([0; 32]);

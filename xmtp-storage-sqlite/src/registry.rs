@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use xmtp_core::storage::OpenError;
-
-use crate::key::DatabaseKey;
+use xmtp_core::storage::{DatabaseKey, OpenError};
 
 static PLACES: Mutex<BTreeMap<PathBuf, Weak<Mutex<Place>>>> = Mutex::new(BTreeMap::new());
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
-use xmtp_core::storage::{KeyRange, Page, Rows, Snapshot, StorageError, TableId};
+use xmtp_core::storage::{DatabaseKey, KeyRange, Page, Rows, Snapshot, StorageError, TableId};
 
 use crate::connection::{self, Role};
-use crate::key::DatabaseKey;
 use crate::layout::{Tables, find};
 use crate::slot::Slot;
 use crate::wait::Wait;

@@ -17,6 +17,7 @@ mod open;
 mod overlay;
 mod queue;
 pub mod schema;
+mod secret;
 mod table;
 mod transaction;
 pub mod verify;
@@ -30,6 +31,7 @@ pub use database::{Database, WRITER_PATIENCE};
 pub use error::{OpenError, StorageError};
 pub use key::{All, Key, KeyError, Prefix2, PrefixOf};
 pub use queue::Priority;
+pub use secret::DatabaseKey;
 pub use table::{Domain, Layout, Raw, Read, Table, TableId, TableInfo, TypedPage, Value};
 pub use transaction::WriteTxn;
 

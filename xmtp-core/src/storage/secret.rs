@@ -1,9 +1,10 @@
-//! The database key.
+//! The key of an encrypted database, the same for every engine.
 
 use std::fmt;
 
-use xmtp_core::storage::OpenError;
 use zeroize::Zeroizing;
+
+use super::OpenError;
 
 /// Bytes of a database key.
 const KEY_BYTES: usize = 32;
@@ -33,7 +34,8 @@ impl DatabaseKey {
         Ok(Self(key))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+    /// Answers the bytes of the key, for the engine that encrypts with it; leave no copy of them.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 }
@@ -41,5 +43,32 @@ impl DatabaseKey {
 impl fmt::Debug for DatabaseKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DatabaseKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// covers: EXT-003
+    #[test]
+    fn a_key_of_another_length_is_malformed() {
+        for found in [0, 1, 31, 33, 64] {
+            let refused = DatabaseKey::from_slice(&vec![7; found]);
+            let expected = OpenError::MalformedKey {
+                expected: KEY_BYTES,
+                found,
+            };
+            assert_eq!(refused, Err(expected));
+        }
+        let key = DatabaseKey::from_slice(&[7; KEY_BYTES]);
+        assert_eq!(key, Ok(DatabaseKey::new([7; KEY_BYTES])));
+    }
+
+    /// covers: EXT-007
+    #[test]
+    fn debug_does_not_show_the_key() {
+        let shown = format!("{:?}", DatabaseKey::new([0xab; KEY_BYTES]));
+        assert_eq!(shown, "DatabaseKey(..)");
     }
 }
