@@ -14,7 +14,7 @@ use super::replay::Replay;
 use super::scan::groups_after;
 use super::store;
 use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
-use crate::storage::{Snapshot, StorageError};
+use crate::storage::{Order, Snapshot, StorageError};
 
 /// The newest messages of a snapshot, with its live edge (STR-099).
 ///
@@ -114,14 +114,20 @@ impl Taken<'_> {
     fn merge(&mut self, snapshot: &dyn Snapshot, below: u64) -> Result<(), StorageError> {
         let mut newest: BinaryHeap<(u64, GroupId)> = BinaryHeap::new();
         for group in self.groups(snapshot)? {
-            newest.extend(store::last_below(snapshot, &group, below)?.map(|at| (at, group)));
+            newest.extend(
+                store::number_beside(snapshot, &group, below, Order::Descending)?
+                    .map(|at| (at, group)),
+            );
         }
         while let Some((number, group)) = newest.pop() {
             let message = store::message(snapshot, number)?.unwrap_or_default();
             if !self.take(number, message)? {
                 return Ok(());
             }
-            newest.extend(store::last_below(snapshot, &group, number)?.map(|at| (at, group)));
+            newest.extend(
+                store::number_beside(snapshot, &group, number, Order::Descending)?
+                    .map(|at| (at, group)),
+            );
         }
         Ok(())
     }

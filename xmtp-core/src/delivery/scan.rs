@@ -16,7 +16,7 @@ use super::filter::Selection;
 use super::message::{group_of, is_eligible};
 use super::store;
 use crate::limits::MAX_LOCAL_READ_ROWS;
-use crate::storage::{Database, Read, Snapshot, StorageError};
+use crate::storage::{Database, Order, Read, Snapshot, StorageError};
 
 /// A message that may be handed over; judged again at hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ fn seek(
     let groups = groups_after(snapshot, selection, jump.after.as_ref())?;
     for group in &groups {
         let floor = floor.of(snapshot, group)?.max(position);
-        let first = store::first_above(snapshot, group, floor)?;
+        let first = store::number_beside(snapshot, group, floor, Order::Ascending)?;
         jump.earliest = [jump.earliest, first].into_iter().flatten().min();
     }
     jump.after = groups.last().copied();

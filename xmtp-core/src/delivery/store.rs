@@ -100,33 +100,16 @@ pub(crate) fn newest_number(snapshot: &(impl Read + ?Sized)) -> Result<u64, Stor
     Ok(counter.unwrap_or_default().next.saturating_sub(1))
 }
 
-/// Answers the first number above `number` in a group.
-pub(crate) fn first_above(
+/// Answers the number next to `number` in a group: the first above it or the last below it, by
+/// the order.
+pub(crate) fn number_beside(
     snapshot: &(impl Read + ?Sized),
     group: &GroupId,
     number: u64,
+    order: Order,
 ) -> Result<Option<u64>, StorageError> {
-    let found = snapshot.page(
-        MESSAGE_BY_GROUP,
-        group,
-        Some(&(*group, number)),
-        one(Order::Ascending),
-    )?;
-    Ok(found.rows.first().map(|((_, number), _)| *number))
-}
-
-/// Answers the last number below `number` in a group.
-pub(crate) fn last_below(
-    snapshot: &(impl Read + ?Sized),
-    group: &GroupId,
-    number: u64,
-) -> Result<Option<u64>, StorageError> {
-    let found = snapshot.page(
-        MESSAGE_BY_GROUP,
-        group,
-        Some(&(*group, number)),
-        one(Order::Descending),
-    )?;
+    let from = Some(&(*group, number));
+    let found = snapshot.page(MESSAGE_BY_GROUP, group, from, one(order))?;
     Ok(found.rows.first().map(|((_, number), _)| *number))
 }
 
