@@ -6,51 +6,41 @@
 
 #![allow(clippy::print_stderr)]
 
+mod shared;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prost::Message as _;
+use shared::{
+    ENDPOINT, HOME, KEY, LEASE_IS_OVER, PATIENCE, account, close, grpc, now, open, sqlite, text_of,
+    texts_of, told,
+};
 use tokio::sync::Semaphore;
-use xmtp_core::delivery::{Filter, Message, Scope};
-use xmtp_core::limits::DEFAULT_CONSUMER_LEASE_DURATION;
-use xmtp_core::storage::{Storage, verify};
+use xmtp_core::delivery::{Filter, Scope};
+use xmtp_core::storage::{DatabaseKey, Storage};
 use xmtp_core::testing::memory::MemoryStorage;
-use xmtp_mls::content::decode_text;
-use xmtp_mls::{Account, Client, Group};
-use xmtp_proto::content::EncodedContent;
-use xmtp_proto::{GroupId, InboxId};
+use xmtp_mls::{Client, Group};
+use xmtp_proto::InboxId;
 use xmtp_storage_sled::SledStorage;
-use xmtp_storage_sqlite::SqliteStorage;
 use xmtp_testkit::process::{Child, role, say};
-use xmtp_testkit::{AheadRuntime, TestBackend};
-use xmtp_transport_grpc::GrpcTransport;
+use xmtp_testkit::{ShiftedRuntime, TestBackend};
 
 const DEFAULT_ROUNDS: u32 = 5;
 /// Texts of one conversation; then the next one begins, so that Welcomes keep coming.
 const TEXTS_PER_ROOM: usize = 12;
 /// Texts that may be sent for each life, so that the last one has no long way to go.
 const TEXTS_PER_LIFE: usize = 18;
-/// More than a conversation has.
-const MAX_TEXTS: u32 = 64;
 /// The latest moment of a kill after the start of the process.
 const LATEST_FROM_START_MS: u64 = 1_500;
 /// The latest moment of a kill after the client has opened.
 const LATEST_FROM_OPEN_MS: u64 = 600;
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Each life's clock is this much ahead of the one before, so that the lease of its consumer has
-/// lapsed.
-const LEASE_IS_OVER: Duration =
-    DEFAULT_CONSUMER_LEASE_DURATION.saturating_add(Duration::from_secs(1));
-
 const ALICE: [u8; 32] = [31; 32];
 const BO: [u8; 32] = [32; 32];
-const KEY: [u8; 32] = [8; 32];
 
-const HOME: &str = "XMTP_TEST_HOME";
-const ENDPOINT: &str = "XMTP_TEST_ENDPOINT";
+/// Tells a child which life it is: its clock is that many leases ahead, so that the one of the
+/// life before has lapsed.
 const LIFE: &str = "XMTP_TEST_LIFE";
 
 #[derive(Clone, Copy, Debug)]
@@ -67,53 +57,25 @@ fn number_from(variable: &str) -> Option<u64> {
     })
 }
 
-fn storage(engine: Engine, home: &Path) -> Arc<dyn Storage> {
+fn storage(engine: Engine, home: &str) -> Arc<dyn Storage> {
     match engine {
-        Engine::Sqlite => SqliteStorage::options(home.join("bo.db"))
-            .key(xmtp_storage_sqlite::DatabaseKey::new(KEY))
-            .open()
-            .expect("SQLite opens again"),
-        Engine::Sled => SledStorage::options(home.join("bo"))
-            .key(xmtp_storage_sled::DatabaseKey::new(KEY))
+        Engine::Sqlite => sqlite(home),
+        Engine::Sled => SledStorage::options(Path::new(home).join("bo"))
+            .key(DatabaseKey::new(KEY))
             .open()
             .expect("sled opens again"),
     }
 }
 
-fn account(secret: &[u8; 32]) -> Account {
-    Account::from_wallet_secret(secret).expect("a wallet's secret")
-}
-
-async fn open_bo(engine: Engine, home: &Path, endpoint: &str, life: u32) -> Client {
-    Client::builder()
-        .storage(storage(engine, home))
-        .transport(GrpcTransport::connect_lazy(endpoint).expect("an endpoint"))
-        .account(account(&BO))
-        .runtime(AheadRuntime::current(LEASE_IS_OVER * life))
-        .build()
-        .await
-        .expect("bo's client")
-}
-
-fn text_of(message: &Message) -> Option<String> {
-    let content = EncodedContent::decode(message.content.clone()).ok()?;
-    decode_text(&content).ok().map(str::to_owned)
-}
-
-/// Reads the texts of a group in delivery order.
-async fn texts_of(client: &Client, group: GroupId) -> Vec<String> {
-    let messages = client.engine().messages();
-    let history = messages.history(Scope::from(group), Filter::all(), MAX_TEXTS);
-    let mut found = history.await.expect("a history").messages;
-    found.sort_by_key(|message| message.number);
-    found.iter().filter_map(text_of).collect()
+async fn open_bo(engine: Engine, home: &str, endpoint: &str, life: u32) -> Client {
+    let clock = ShiftedRuntime::ahead(LEASE_IS_OVER * life);
+    open(&BO, storage(engine, home), grpc(endpoint), clock).await
 }
 
 /// Says every text that is handed over, until it is killed.
 async fn live(engine: Engine) {
-    let told = |name| std::env::var(name).expect("a child is told");
     let life = number_from(LIFE).expect("which life it is") as u32;
-    let bo = open_bo(engine, Path::new(&told(HOME)), &told(ENDPOINT), life).await;
+    let bo = open_bo(engine, &told(HOME), &told(ENDPOINT), life).await;
     say("open");
     let consumer = bo.messages().consume(Scope::All, Filter::all()).await;
     let mut consumer = consumer.expect("the lease of the life before has lapsed");
@@ -228,10 +190,9 @@ async fn survive_kills(name: &str, engine: Engine) {
         return live(engine).await;
     }
     let rounds = number_from("XMTP_ROUNDS").map_or(DEFAULT_ROUNDS, |rounds| rounds as u32);
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock");
-    let seed = number_from("XMTP_SEED").unwrap_or(now.as_nanos() as u64);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.expect("a clock").as_nanos();
+    let seed = number_from("XMTP_SEED").unwrap_or(since as u64);
     eprintln!("{name}: XMTP_SEED={seed}");
     let mut dice = Dice(seed);
     let mut backend = TestBackend::start().await;
@@ -254,13 +215,7 @@ async fn survive_kills(name: &str, engine: Engine) {
         handed.take(&child.kill_after(Duration::ZERO));
     });
 
-    let alice = Client::builder()
-        .storage(MemoryStorage::new())
-        .transport(backend.in_process())
-        .account(account(&ALICE))
-        .build()
-        .await
-        .expect("alice's client");
+    let alice = open(&ALICE, MemoryStorage::new(), backend.in_process(), now()).await;
     let permits = Arc::new(Semaphore::new(0));
     let sent = TEXTS_PER_LIFE * rounds as usize;
     let talk = talk(
@@ -300,7 +255,7 @@ async fn survive_kills(name: &str, engine: Engine) {
         handed.again
     );
 
-    let bo = open_bo(engine, home.path(), &endpoint, rounds + 2).await;
+    let bo = open_bo(engine, path, &endpoint, rounds + 2).await;
     bo.sync_all().await.expect("bo syncs");
     for (room, (group, texts)) in rooms.iter().enumerate() {
         let told: Vec<String> = (0..*texts).map(|number| text(room, number)).collect();
@@ -317,11 +272,8 @@ async fn survive_kills(name: &str, engine: Engine) {
         let texts = texts_of(&alice, group.id()).await;
         assert_eq!(texts.last().map(String::as_str), Some("bye"));
     }
-    for (name, client) in [("bo", &bo), ("alice", &alice)] {
-        let faults = verify::verify_database(&client.engine().context().database);
-        assert_eq!(faults, Ok(()), "{name}'s database breaks its rules");
-        client.close().await.expect("a close");
-    }
+    close(&bo).await;
+    close(&alice).await;
     backend.stop().await;
 }
 

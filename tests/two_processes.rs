@@ -3,42 +3,32 @@
 //!
 //! `XMTP_ROUNDS` is how many conversations the third party begins.
 
+mod shared;
+
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
-use prost::Message as _;
-use xmtp_core::delivery::{Filter, Message, MessageConsumer, Scope, StreamError};
+use shared::{
+    ENDPOINT, HOME, LEASE_IS_OVER, PATIENCE, account, close, grpc, now, open, sqlite, text_of,
+    texts_of, told,
+};
+use xmtp_core::delivery::{Filter, MessageConsumer, Scope, StreamError};
 use xmtp_core::limits::DEFAULT_CONSUMER_LEASE_DURATION;
-use xmtp_core::storage::{All, Database, Order, Page, Read, StorageError, schema, verify};
+use xmtp_core::storage::{All, Database, Order, Page, Read, StorageError, schema};
 use xmtp_core::testing::memory::MemoryStorage;
-use xmtp_mls::content::decode_text;
-use xmtp_mls::{Account, Client, Group};
-use xmtp_proto::GroupId;
-use xmtp_proto::content::EncodedContent;
-use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
+use xmtp_mls::{Client, Group};
 use xmtp_testkit::process::{Child, role, say};
-use xmtp_testkit::{AheadRuntime, TestBackend};
-use xmtp_transport_grpc::GrpcTransport;
+use xmtp_testkit::{ShiftedRuntime, TestBackend};
 
 const DEFAULT_ROUNDS: usize = 5;
 /// Texts that the third party sends in each conversation.
 const TEXTS_PER_ROUND: usize = 3;
-/// More than a conversation has.
-const MAX_TEXTS: u32 = 128;
 /// More rows than any table of these tests has.
 const MANY_ROWS: u32 = 100_000;
-/// How long a process may take for one thing.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The lease of a consumer of now has lapsed for whoever's clock is this much ahead.
-const LEASE_IS_OVER: Duration =
-    DEFAULT_CONSUMER_LEASE_DURATION.saturating_add(Duration::from_secs(1));
 
 const BO: [u8; 32] = [21; 32];
 const CAROL: [u8; 32] = [22; 32];
 
-const HOME: &str = "XMTP_TEST_HOME";
-const ENDPOINT: &str = "XMTP_TEST_ENDPOINT";
 const TEXTS: &str = "XMTP_TEST_TEXTS";
 
 fn rounds() -> usize {
@@ -47,54 +37,24 @@ fn rounds() -> usize {
     asked.unwrap_or(DEFAULT_ROUNDS)
 }
 
-fn account(secret: &[u8; 32]) -> Account {
-    Account::from_wallet_secret(secret).expect("a wallet's secret")
-}
-
 /// Opens the database that the processes share.
 async fn open_bo(home: &str, endpoint: &str, ahead: Duration) -> Client {
-    let storage = SqliteStorage::options(Path::new(home).join("bo.db"))
-        .key(DatabaseKey::new([8; 32]))
-        .open()
-        .expect("the shared database opens");
-    Client::builder()
-        .storage(storage)
-        .transport(GrpcTransport::connect_lazy(endpoint).expect("an endpoint"))
-        .account(account(&BO))
-        .runtime(AheadRuntime::current(ahead))
-        .build()
-        .await
-        .expect("a client on the shared database")
+    open(
+        &BO,
+        sqlite(home),
+        grpc(endpoint),
+        ShiftedRuntime::ahead(ahead),
+    )
+    .await
 }
 
 /// Opens what is told to a child.
 async fn open_as_child() -> Client {
-    let told = |name| std::env::var(name).expect("a child is told");
     open_bo(&told(HOME), &told(ENDPOINT), Duration::ZERO).await
 }
 
 async fn open_carol(backend: &TestBackend) -> Client {
-    Client::builder()
-        .storage(MemoryStorage::new())
-        .transport(backend.in_process())
-        .account(account(&CAROL))
-        .build()
-        .await
-        .expect("the third party")
-}
-
-fn text_of(message: &Message) -> Option<String> {
-    let content = EncodedContent::decode(message.content.clone()).ok()?;
-    decode_text(&content).ok().map(str::to_owned)
-}
-
-/// Reads the texts of a group in delivery order.
-async fn texts_of(client: &Client, group: GroupId) -> Vec<String> {
-    let messages = client.engine().messages();
-    let history = messages.history(Scope::from(group), Filter::all(), MAX_TEXTS);
-    let mut found = history.await.expect("a history").messages;
-    found.sort_by_key(|message| message.number);
-    found.iter().filter_map(text_of).collect()
+    open(&CAROL, MemoryStorage::new(), backend.in_process(), now()).await
 }
 
 /// Waits for the next text of a consumer.
@@ -184,13 +144,13 @@ async fn begin(carol: &Client, round: usize) -> Group {
 }
 
 /// What a conversation holds when everybody has answered, each text once.
-fn told(round: usize) -> Vec<String> {
+fn everything(round: usize) -> Vec<String> {
     let texts = (1..=TEXTS_PER_ROUND).map(|number| format!("carol {round}.{number}"));
-    let mut told: Vec<String> = texts
+    let mut all: Vec<String> = texts
         .flat_map(|text| [format!("live: {text}"), format!("sync: {text}"), text])
         .collect();
-    told.sort();
-    told
+    all.sort();
+    all
 }
 
 /// Reads the reasons of rejections, and how many sends are unfinished.
@@ -213,11 +173,6 @@ fn left_behind(database: &Database) -> (Vec<String>, usize) {
     read.expect("the database is read")
 }
 
-fn verify(client: &Client, name: &str) {
-    let faults = verify::verify_database(&client.engine().context().database);
-    assert_eq!(faults, Ok(()), "{name}'s database breaks its rules");
-}
-
 /// Two processes receive, process, join, send and renew keys beside each other; nothing is lost,
 /// doubled or decided twice.
 ///
@@ -226,10 +181,7 @@ fn verify(client: &Client, name: &str) {
 async fn two_processes_share_one_database() {
     const NAME: &str = "two_processes_share_one_database";
     if let Some(role) = role() {
-        let texts = std::env::var(TEXTS)
-            .expect("how many texts")
-            .parse()
-            .expect("a number");
+        let texts = told(TEXTS).parse().expect("a number");
         return match role.as_str() {
             "live" => live(texts).await,
             _ => syncing(texts).await,
@@ -274,7 +226,7 @@ async fn two_processes_share_one_database() {
         );
         let mut sorted = found;
         sorted.sort();
-        assert_eq!(sorted, told(round), "round {round}");
+        assert_eq!(sorted, everything(round), "round {round}");
         let other = bo.conversations().group(group.id());
         assert_eq!(
             other.name().await.expect("a name"),
@@ -290,7 +242,6 @@ async fn two_processes_share_one_database() {
         );
     }
     for (name, client) in [("bo", &bo), ("carol", &carol)] {
-        verify(client, name);
         let (reasons, unfinished) = left_behind(&client.engine().context().database);
         // A commit that lost against another of its epoch.
         let unexpected: Vec<&String> = reasons
@@ -299,7 +250,7 @@ async fn two_processes_share_one_database() {
             .collect();
         assert!(unexpected.is_empty(), "{name} rejected {unexpected:?}");
         assert_eq!(unfinished, 0, "{name} has unfinished sends");
-        client.close().await.expect("a close");
+        close(client).await;
     }
     backend.stop().await;
 }
@@ -415,8 +366,7 @@ async fn one_default_consumer_over_all_processes() {
     assert_eq!(line, "lost");
     assert!(child.wait().success());
     consumer.finish().await.expect("an end");
-    verify(&later, "bo");
-    later.close().await.expect("a close");
+    close(&later).await;
     carol.close().await.expect("a close");
     backend.stop().await;
 }

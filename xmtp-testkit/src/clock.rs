@@ -1,44 +1,73 @@
-//! A clock that is ahead, for what only time can end.
+//! A wall clock of one's own, for what only time can end.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use xmtp_core::runtime::{Job, Lane, NativeRuntime, Runtime};
 
-/// The native runtime with a wall clock that is ahead of the machine's.
+/// The native runtime with a wall clock that is ahead of the machine's or behind it, and that can
+/// be moved.
 ///
-/// A lease that a killed process left lapses at once for whoever opens the database with it.
-pub struct AheadRuntime {
+/// # Behavior
+/// - A lease that a killed process left lapses at once for whoever opens the database ahead.
+/// - Whoever looks at the clock at intervals finds what became due by an
+///   [`advance`](Self::advance) at its next look; timers keep the machine's time.
+/// - What is also checked by the machine's clock, such as the lifetime of a key package, must hold
+///   by both: begin [`behind`](Self::behind) to move on without passing it.
+pub struct ShiftedRuntime {
     native: Arc<NativeRuntime>,
-    ahead: Duration,
+    /// How far the wall clock is ahead of the machine's, in nanoseconds.
+    shift: AtomicI64,
 }
 
-impl AheadRuntime {
-    /// Makes a runtime on the current tokio runtime, `ahead` of the machine's clock.
+impl ShiftedRuntime {
+    /// Makes a runtime on the current tokio runtime, `by` ahead of the machine's clock.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn current(ahead: Duration) -> Arc<Self> {
+    pub fn ahead(by: Duration) -> Arc<Self> {
+        Self::shifted(nanoseconds(by))
+    }
+
+    /// Makes a runtime on the current tokio runtime, `by` behind the machine's clock.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn behind(by: Duration) -> Arc<Self> {
+        Self::shifted(-nanoseconds(by))
+    }
+
+    /// Moves the wall clock forward at once, as the sleep of a device does.
+    pub fn advance(&self, by: Duration) {
+        self.shift.fetch_add(nanoseconds(by), Ordering::SeqCst);
+    }
+
+    fn shifted(shift: i64) -> Arc<Self> {
         Arc::new(Self {
             native: NativeRuntime::current(),
-            ahead,
+            shift: AtomicI64::new(shift),
         })
     }
 }
 
-impl fmt::Debug for AheadRuntime {
+fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).expect("a shift of less than 292 years")
+}
+
+impl fmt::Debug for ShiftedRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "native, {} s ahead", self.ahead.as_secs())
+        let shift = self.shift.load(Ordering::SeqCst);
+        write!(f, "native, shifted by {} s", shift / 1_000_000_000)
     }
 }
 
-impl Runtime for AheadRuntime {
+impl Runtime for ShiftedRuntime {
     fn now_ns(&self) -> u64 {
-        self.native
-            .now_ns()
-            .saturating_add(self.ahead.as_nanos() as u64)
+        let shift = self.shift.load(Ordering::SeqCst);
+        self.native.now_ns().saturating_add_signed(shift)
     }
 
     fn monotonic(&self) -> Duration {

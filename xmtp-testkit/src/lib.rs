@@ -37,6 +37,6 @@ pub mod scenario;
 pub mod suite;
 
 pub use backend::{IDENTIFIER, TestBackend};
-pub use clock::AheadRuntime;
+pub use clock::ShiftedRuntime;
 pub use fault::{Fault, FaultTransport, Script};
 pub use in_process::InProcessTransport;

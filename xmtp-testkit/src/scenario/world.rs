@@ -16,7 +16,7 @@ use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
 use super::PlayError;
 use super::power::{Metered, NO_CHECKPOINT_PAGES};
-use crate::{AheadRuntime, TestBackend};
+use crate::{ShiftedRuntime, TestBackend};
 
 /// How much later a process is opened again after it died, so that the lease of its default
 /// consumer has lapsed.
@@ -205,7 +205,7 @@ impl World {
         let client = Client::builder()
             .storage(faulty)
             .transport(transport)
-            .runtime(AheadRuntime::current(LEASE_IS_OVER * person.deaths))
+            .runtime(ShiftedRuntime::ahead(LEASE_IS_OVER * person.deaths))
             .account(Account::from_wallet_secret(&person.secret)?)
             .build()
             .await?;
@@ -308,7 +308,7 @@ impl Person {
                 options.open()?
             }
             Disk::Sled(path) => SledStorage::options(path)
-                .key(xmtp_storage_sled::DatabaseKey::new([9; 32]))
+                .key(DatabaseKey::new([9; 32]))
                 .open()?,
         })
     }
