@@ -73,6 +73,9 @@ fn a_package_is_due_by_age_and_soon_after_a_welcome() {
     let read = rotation(&one);
     assert_eq!(read.due_ns(), accepted + ROTATE_AFTER_WELCOME_NS);
     assert!(!read.needs_rotation(accepted));
+    clock.advance(Duration::from_secs(1));
+    one.write(|txn| Ok(note_welcome(txn)?)).unwrap();
+    assert_eq!(rotation(&one).due_ns(), read.due_ns(), "put off by another");
     assert!(read.needs_rotation(accepted + ROTATE_AFTER_WELCOME_NS));
 
     clock.advance(Duration::from_secs(6));

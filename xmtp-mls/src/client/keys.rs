@@ -71,42 +71,55 @@ pub(super) async fn maintain(
         .map_err(|error| error.code())
 }
 
+/// A package to publish: its reference, and the exact envelope.
+type Unpublished = (Vec<u8>, Bytes);
+
 /// Answers the package to publish, made and flushed before anyone can see it.
 async fn due(
     context: &Context,
     installation: &Arc<Installation>,
-) -> Result<Option<(Vec<u8>, Bytes)>, &'static str> {
+) -> Result<Option<Unpublished>, &'static str> {
     let now = context.runtime.now_ns();
-    let waiting = context
+    let looked = context
         .database
         .read_queued(move |snapshot| {
             let rotation = Rotation::read(snapshot)?;
-            let newest = rotation.unconfirmed().next_back();
-            let kept = newest.map(|record| (record.hash_ref.to_vec(), record.envelope.clone()));
-            Ok::<_, StorageError>((kept, rotation.needs_rotation(now)))
+            Ok::<_, StorageError>((unpublished(&rotation), rotation.needs_rotation(now)))
         })
         .await
         .map_err(|error| error.code())?;
-    match waiting {
-        (Some(kept), _) => Ok(Some(kept)),
-        (None, false) => Ok(None),
+    match looked {
         (None, true) => {
             let installation = installation.clone();
             let made = context
                 .database
                 .write_queued(Priority::Background, Durability::Flushed, move |txn| {
-                    // Another process may have made one since the look.
-                    let rotation = Rotation::read(txn)?;
-                    if let Some(kept) = rotation.unconfirmed().next_back() {
-                        return Ok((kept.hash_ref.to_vec(), kept.envelope.clone()));
-                    }
-                    let made = make(txn, &installation)?;
-                    Ok::<_, MakeFault>((made.hash_ref, made.envelope.encode_to_vec().into()))
+                    make_if_due(txn, &installation)
                 })
                 .await;
-            made.map(Some).map_err(|_| "key_package.make")
+            made.map_err(|_| "key_package.make")
         }
+        (kept, _) => Ok(kept),
     }
+}
+
+fn unpublished(rotation: &Rotation) -> Option<Unpublished> {
+    let newest = rotation.unconfirmed().next_back();
+    newest.map(|record| (record.hash_ref.to_vec(), record.envelope.clone()))
+}
+
+/// Makes a package, unless another process has made one since the look, published or not.
+fn make_if_due(
+    txn: &mut WriteTxn<'_>,
+    installation: &Installation,
+) -> Result<Option<Unpublished>, MakeFault> {
+    let rotation = Rotation::read(txn)?;
+    let kept = unpublished(&rotation);
+    if kept.is_some() || !rotation.needs_rotation(txn.now_ns()) {
+        return Ok(kept);
+    }
+    let made = make(txn, installation)?;
+    Ok(Some((made.hash_ref, made.envelope.encode_to_vec().into())))
 }
 
 /// Publishes one stored envelope.
@@ -135,4 +148,43 @@ fn destroy_old(txn: &mut WriteTxn<'_>, unresolved: bool) -> Result<(), StorageEr
         destroy(txn, &hash_ref)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use xmtp_core::runtime::{Runtime, SimulatedRuntime};
+    use xmtp_core::storage::Database;
+    use xmtp_core::testing::memory::MemoryDisk;
+    use xmtp_proto::InboxId;
+
+    use super::*;
+    use crate::key_package::ROTATE_AFTER_NS;
+
+    /// A process that found a package due makes none when another one was faster: it publishes
+    /// the other's, and leaves alone what the other has published already.
+    #[test]
+    fn whoever_comes_second_makes_no_package() {
+        let simulated = SimulatedRuntime::new(3);
+        let clock = simulated.clock();
+        let runtime: Arc<dyn Runtime> = Arc::new(simulated);
+        let installation = Installation::generate(&*runtime, InboxId::from_bytes([3; 32]));
+        let disk = MemoryDisk::new();
+        let [one, two] = [(); 2].map(|()| Database::open(disk.open(), runtime.clone()).unwrap());
+        let make = |database: &Database| {
+            let make = |txn: &mut WriteTxn<'_>| make_if_due(txn, &installation);
+            database.write(Durability::Flushed, make).unwrap()
+        };
+        let confirm = |hash_ref: &[u8]| {
+            let confirm = |txn: &mut WriteTxn<'_>| confirm(txn, hash_ref, txn.now_ns());
+            let confirmed: Result<(), StorageError> = one.write(Durability::Ordered, confirm);
+            confirmed.unwrap();
+        };
+        for _ in 0..2 {
+            let (hash_ref, envelope) = make(&one).expect("it is due");
+            assert_eq!(make(&two), Some((hash_ref.clone(), envelope)));
+            confirm(&hash_ref);
+            assert_eq!(make(&two), None, "it is published already");
+            clock.advance(Duration::from_nanos(ROTATE_AFTER_NS));
+        }
+    }
 }

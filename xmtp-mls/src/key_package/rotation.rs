@@ -137,8 +137,17 @@ pub fn confirm(txn: &mut WriteTxn<'_>, hash_ref: &[u8], now_ns: u64) -> Result<(
     Ok(())
 }
 
-/// Notes that a Welcome was accepted, so that the package it used is replaced soon.
+/// Notes that a Welcome was accepted, so that the package it used is replaced soon. Further ones
+/// do not put that off: whoever keeps sending them would keep the used package in use.
 pub fn note_welcome(txn: &mut WriteTxn<'_>) -> Result<(), StorageError> {
+    let rotation = Rotation::read(txn)?;
+    let newest_ns = rotation
+        .packages
+        .last()
+        .map_or(0, |newest| newest.created_ns);
+    if rotation.welcome_ns != 0 && rotation.welcome_ns >= newest_ns {
+        return Ok(());
+    }
     let now_ns = txn.now_ns();
     let key = key(INSTALLATION, Label::WelcomeAccepted, &[]);
     txn.put(schema::MLS, &key, &Raw(now_ns.to_be_bytes().to_vec()))
