@@ -1,77 +1,17 @@
-//! Mocks of the storage seam, for tests that expect single calls; most tests want
-//! [`memory`](super::memory) and [`faulty`](super::faulty) instead.
-#![allow(missing_docs)] // the macro makes an undocumented module for each mocked trait
+//! Mocks of the seams, for tests that expect single calls. A call that was not expected panics.
+//!
+//! Most tests want what behaves like the real thing instead: [`memory`](super::memory) and
+//! [`faulty`](super::faulty) for storage, [`scripted`](super::scripted) for the wire and the
+//! processors, and the simulated [`runtime`](crate::runtime) for time.
 
-use std::time::Duration;
+mod processor;
+mod runtime;
+mod storage;
+mod transport;
 
-use mockall::mock;
-
-use crate::storage::{
-    Capability, Durability, KeyRange, Page, Rows, Snapshot, Storage, StorageError, TableId,
-    TableInfo, WriteBatch, Writer,
+pub use processor::{
+    MockCandidate, MockGroupProcessor, MockIdentityProcessor, MockTurn, MockWelcomeProcessor,
 };
-
-mock! {
-    /// A mocked engine; it hands out [`MockSnapshot`] and [`MockWriter`].
-    #[derive(Debug)]
-    pub Storage {}
-
-    impl Storage for Storage {
-        fn capability(&self) -> Capability;
-        fn open_tables(&self, tables: &[TableInfo]) -> Result<(), StorageError>;
-        fn snapshot<'a>(&'a self) -> Result<Box<dyn Snapshot + 'a>, StorageError>;
-        fn writer<'a>(
-            &'a self,
-            patience: Duration,
-            durability: Durability,
-        ) -> Result<Box<dyn Writer + 'a>, StorageError>;
-        fn version(&self) -> Result<u64, StorageError>;
-        fn close(&self) -> Result<(), StorageError>;
-    }
-}
-
-mock! {
-    /// A mocked snapshot.
-    #[derive(Debug)]
-    pub Snapshot {}
-
-    impl Snapshot for Snapshot {
-        fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError>;
-        fn get_many<'a>(
-            &self,
-            table: TableId,
-            keys: &[&'a [u8]],
-        ) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
-        fn scan<'a>(
-            &self,
-            table: TableId,
-            range: KeyRange<'a>,
-            page: Page,
-        ) -> Result<Rows, StorageError>;
-    }
-}
-
-mock! {
-    /// A mocked writer.
-    #[derive(Debug)]
-    pub Writer {}
-
-    impl Snapshot for Writer {
-        fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError>;
-        fn get_many<'a>(
-            &self,
-            table: TableId,
-            keys: &[&'a [u8]],
-        ) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
-        fn scan<'a>(
-            &self,
-            table: TableId,
-            range: KeyRange<'a>,
-            page: Page,
-        ) -> Result<Rows, StorageError>;
-    }
-
-    impl Writer for Writer {
-        fn commit(self: Box<Self>, batch: &WriteBatch) -> Result<(), StorageError>;
-    }
-}
+pub use runtime::{MockLane, MockRuntime};
+pub use storage::{MockSnapshot, MockStorage, MockWriter};
+pub use transport::{MockSubscriptionRequests, MockTransport};
