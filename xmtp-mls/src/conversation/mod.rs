@@ -12,11 +12,12 @@ use xmtp_core::limits::DEFAULT_BARRIER_TIMEOUT;
 use xmtp_core::processor::Joined;
 use xmtp_core::send::{NewIntent, Queued, Sent};
 use xmtp_core::storage::{Priority, StorageError};
+use xmtp_core::sync::{SyncError, SyncReport, SyncRequest};
 use xmtp_core::welcome::{CREATED_DURABILITY, install_created};
 use xmtp_proto::content::EncodedContent;
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::storage::v1::IntentKind;
-use xmtp_proto::{GroupId, InboxId, MessageId};
+use xmtp_proto::{GroupId, InboxId, MessageId, Topic};
 
 use crate::Installation;
 use crate::client::ClientError;
@@ -71,6 +72,16 @@ impl Conversations {
             group.change_members(additions, &[]).await?;
         }
         Ok(group)
+    }
+
+    /// Processes the Welcomes that the backend has now, so that the groups they lead to are
+    /// listed. It fetches no messages; [`Group::sync`] does.
+    ///
+    /// # Errors
+    /// A typed incomplete result; calling it again resumes.
+    pub async fn sync(&self) -> Result<SyncReport, SyncError> {
+        let topic = Topic::welcome(&self.installation.id());
+        self.engine.sync(SyncRequest::new([topic])).await
     }
 
     /// Answers a group by its id, known or not.
@@ -174,6 +185,15 @@ impl Group {
     /// When the group is unknown or the database fails.
     pub async fn epoch_authenticator(&self) -> Result<Bytes, ClientError> {
         Ok(self.record().await?.epoch_authenticator)
+    }
+
+    /// Processes the group through the head that the backend has now.
+    ///
+    /// # Errors
+    /// A typed incomplete result; calling it again resumes.
+    pub async fn sync(&self) -> Result<SyncReport, SyncError> {
+        let topic = Topic::group(&self.id);
+        self.engine.sync(SyncRequest::new([topic])).await
     }
 
     /// Sends text, and answers once ordered processing has confirmed it.
