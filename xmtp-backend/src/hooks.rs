@@ -41,6 +41,14 @@ pub enum Point {
     HeadsRead,
     /// A fetch turn is read and its rows are not yet queued.
     Fetched,
+    /// A publish holds its topics and has taken no id. Failing here loses its connection.
+    TopicsLocked,
+    /// A publish has taken its ids and is not committed. Failing here loses its connection.
+    Allocated,
+    /// A publish is committed and the store does not know yet. Failing here loses the answer.
+    CommitSent,
+    /// A poll has read what was skipped before and nothing new. Failing here loses the tail.
+    GapsRead,
 }
 
 /// Names a call of the wire.

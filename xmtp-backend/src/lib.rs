@@ -40,6 +40,8 @@ mod services;
 mod session;
 pub mod store;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod validate;
 
 pub use config::{Config, ConfigError};

@@ -70,6 +70,45 @@ pub(crate) const TAIL_PAGE_ROWS: usize = 256;
 /// Payload bytes of one page when a tail reads the store: 4 MiB.
 pub(crate) const TAIL_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
+/// How long to wait before another tail is opened after one could not be.
+pub(crate) const TAIL_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a connection to a database server may take to open.
+pub(crate) const DATABASE_CONNECT_TIME: Duration = Duration::from_secs(5);
+
+/// How long a connection may be silent before it is probed, and the time between probes.
+pub(crate) const DATABASE_KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// How much longer than a server's own limit a caller waits for it before it hangs up.
+pub(crate) const DATABASE_SLACK: Duration = Duration::from_secs(2);
+
+/// How often a read is tried in all when its connection is lost, in attempts.
+pub(crate) const READ_ATTEMPTS: u32 = 3;
+
+/// How often a publish is tried in all when it fails before its commit, in attempts.
+pub(crate) const PUBLISH_ATTEMPTS: u32 = 3;
+
+/// How often a poll is tried in a row when the server cancels it, in attempts.
+pub(crate) const POLL_ATTEMPTS: u32 = 20;
+
+/// The most publish requests that share one transaction of a database server, in requests; one
+/// gives each its own. Its topics stay locked for as long as the slowest of them takes.
+pub(crate) const COMBINED_PUBLISHES: usize = 64;
+
+/// Topics of one statement that reads heads, in topics.
+pub(crate) const HEADS_OF_STATEMENT: usize = 2000;
+
+/// How long a skipped id may be missing before the boundary is asked for. Publishes that run side
+/// by side fill most gaps sooner.
+pub(crate) const GAP_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long the barrier is left alone after an attempt on it ran out of time, in times of that
+/// attempt: 20, so that publishes are held back for 5 % of the time at most.
+pub(crate) const BARRIER_REST: u32 = 20;
+
+/// How often it is looked whether the connection that draws boundaries still stands.
+pub(crate) const BOUNDARY_CHECK: Duration = Duration::from_secs(1);
+
 /// Shards of the registry of topics, in shards; a power of two.
 pub(crate) const REGISTRY_SHARDS: usize = 64;
 

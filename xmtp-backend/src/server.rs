@@ -12,7 +12,7 @@ use tonic_health::server::HealthReporter;
 use crate::config::{Config, ConfigError, Database};
 use crate::edge::{Listener, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
-use crate::store::{MemoryStore, OpenError, SqliteStore, Store};
+use crate::store::{MemoryStore, OpenError, SqliteStore, Store, TailError};
 
 /// Starts servers.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,9 @@ pub enum StartError {
     /// The database could not be opened.
     #[error("the database is refused: {0}")]
     Store(#[from] OpenError),
+    /// The database does not tell what becomes visible.
+    #[error("streams can not start: {0}")]
+    Tail(#[from] TailError),
     /// The address could not be listened on.
     #[error("server.listen: the address can not be listened on: {0}")]
     Listen(io::ErrorKind),
@@ -63,7 +66,7 @@ impl Backend {
         config.check()?;
         refuse_unbuilt(config)?;
         let store = open_store(config).await?;
-        Ok(Services::new(config, store)?)
+        Services::new(config, store).await
     }
 }
 

@@ -22,8 +22,9 @@ use tonic::Status;
 use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
 
 use crate::chain::Chains;
-use crate::config::{Config, ConfigError, published};
+use crate::config::{Config, published};
 use crate::hooks::{Call, Clock, Hooks, Point, Verdict};
+use crate::server::StartError;
 use crate::store::Store;
 use crate::stream::{Engine, StreamSettings};
 
@@ -62,11 +63,11 @@ impl fmt::Debug for Services {
 }
 
 impl Services {
-    pub(crate) fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, ConfigError> {
+    pub(crate) async fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, StartError> {
         let configuration = published(config, &[])?;
         let chains = Chains::new(config)?;
         let settings = StreamSettings::new(config);
-        let engine = Engine::start(store.clone(), settings, config.hooks.clone());
+        let engine = Engine::start(store.clone(), settings, config.hooks.clone()).await?;
         let inner = Inner {
             store,
             engine,

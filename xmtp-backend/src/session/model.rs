@@ -100,7 +100,7 @@ const NOW: Tick = Tick::ZERO;
 impl World {
     fn new() -> Self {
         let store = MemoryStore::new(Arc::new(SystemClock));
-        let tail = store.tail();
+        let tail = store.tail().now_or_never().unwrap().unwrap();
         let mut limits = limits();
         (limits.update_burst, limits.max_stream_topics) = (10_000, usize::from(TOPICS));
         let mut session = Session::new(limits);

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use xmtp_proto::id::SequenceId;
 
 use super::record::Envelope;
-use super::{ReadError, Tail};
+use super::{ReadError, Tail, TailError};
 use crate::limits::{TAIL_BYTES, TAIL_PAGE_BYTES, TAIL_PAGE_ROWS};
 
 /// Reads rows by position, whatever their topic.
@@ -142,7 +142,7 @@ pub(super) struct FeedTail {
 }
 
 impl FeedTail {
-    fn take(&mut self) -> Result<Vec<Envelope>, ReadError> {
+    fn take(&mut self) -> Result<Vec<Envelope>, TailError> {
         let mut rows = self.queue.rows.lock();
         if rows.lagged {
             rows.lagged = false;
@@ -150,7 +150,7 @@ impl FeedTail {
             return Ok(Vec::new());
         }
         if rows.held.is_empty() && rows.closed {
-            return Err(ReadError::Unavailable);
+            return Err(TailError::Final);
         }
         rows.bytes = 0;
         Ok(rows.held.drain(..).collect())
@@ -172,10 +172,10 @@ impl FeedTail {
 
 #[async_trait]
 impl Tail for FeedTail {
-    async fn next(&mut self) -> Result<Vec<Envelope>, ReadError> {
+    async fn next(&mut self) -> Result<Vec<Envelope>, TailError> {
         loop {
             let rows = match self.missed {
-                Some(through) => self.read(through).await?,
+                Some(through) => self.read(through).await.map_err(of_read)?,
                 None => self.take()?,
             };
             if let Some(newest) = rows.last() {
@@ -186,5 +186,13 @@ impl Tail for FeedTail {
                 self.queue.filled.notified().await;
             }
         }
+    }
+}
+
+/// A read that failed for now leaves the store as it was; the tail has lost its place.
+fn of_read(error: ReadError) -> TailError {
+    match error {
+        ReadError::TimedOut => TailError::Lost,
+        ReadError::Unavailable | ReadError::TooLarge | ReadError::Broken(_) => TailError::Final,
     }
 }

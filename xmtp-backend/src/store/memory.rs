@@ -19,7 +19,7 @@ use super::record::{
     PreparedEnvelope, Query, Served, Turn, TurnBudget, Want,
 };
 use super::turn::{Meter, Room};
-use super::{PublishError, ReadError, Store, Tail};
+use super::{PublishError, ReadError, Store, Tail, TailError};
 use crate::hooks::Clock;
 use crate::limits::OVERHEAD_BYTES;
 
@@ -273,8 +273,8 @@ impl Store for MemoryStore {
         })
     }
 
-    fn tail(&self) -> Box<dyn Tail> {
-        Box::new(self.feed.tail(self.data.clone()))
+    async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
+        Ok(Box::new(self.feed.tail(self.data.clone())))
     }
 
     async fn close(&self) {

@@ -14,11 +14,13 @@ mod conformance;
 mod decide;
 mod feed;
 mod memory;
+mod postgres;
 mod record;
 mod sqlite;
 mod turn;
 
 pub use memory::MemoryStore;
+pub use postgres::{PostgresOptions, PostgresStore, SetupError, fence};
 pub use record::{
     Envelope, EnvelopeKey, Hash, IdentifierKey, IdentityHistory, IdentityWrite, Meta, Page,
     PreparedEnvelope, Query, Reason, Refusal, Served, Turn, TurnBudget, Want,
@@ -90,7 +92,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn fetch_turn(&self, wants: Vec<Want>, budget: TurnBudget) -> Result<Turn, ReadError>;
 
     /// Opens a tail, which gives out what becomes visible from now on.
-    fn tail(&self) -> Box<dyn Tail>;
+    ///
+    /// - Waits until it is known what is visible now.
+    async fn tail(&self) -> Result<Box<dyn Tail>, TailError>;
 
     /// Finishes what was accepted and lets go of all files.
     async fn close(&self);
@@ -102,11 +106,25 @@ pub trait Store: fmt::Debug + Send + Sync {
 ///
 /// - Every envelope that becomes visible after the tail was opened is given out once.
 /// - Within a topic they come in the order of their ids; over topics there is no order.
-/// - An error is final: the tail cannot tell what it missed.
+/// - After an error this tail gives out nothing more: it cannot tell what it missed.
 #[async_trait]
 pub trait Tail: fmt::Debug + Send {
     /// Waits for the next envelopes.
-    async fn next(&mut self) -> Result<Vec<Envelope>, ReadError>;
+    async fn next(&mut self) -> Result<Vec<Envelope>, TailError>;
+}
+
+/// Reports why a tail ended or could not be opened, and what the caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TailError {
+    /// The connection to the database is gone; open another tail.
+    #[error("the store can not tell now what becomes visible")]
+    Lost,
+    /// More ids are not settled than the tail may remember; open another tail.
+    #[error("too many ranges of ids are not settled")]
+    Overflow,
+    /// The store must be opened again before it can be trusted.
+    #[error("the store can no longer tell what becomes visible")]
+    Final,
 }
 
 /// Reports why a request was not stored, and what the caller may do.

@@ -15,8 +15,10 @@ use crate::limits::{MAILBOX_BYTES, MAILBOX_NOTICES};
 use crate::store::Envelope;
 
 /// The mailbox of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Mailbox {
+    /// The number of the tail that tells it.
+    tail: u64,
     mail: Mutex<Mail>,
     filled: Notify,
 }
@@ -30,6 +32,18 @@ pub(super) struct Mail {
 }
 
 impl Mailbox {
+    pub(super) fn new(tail: u64) -> Self {
+        Self {
+            tail,
+            mail: Mutex::default(),
+            filled: Notify::new(),
+        }
+    }
+
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
     pub(super) fn tell(&self, row: &Envelope) {
         self.mail.lock().add(row);
         self.filled.notify_one();
@@ -76,7 +90,7 @@ mod tests {
             Topic::welcome_destination([1; 32]),
             Topic::welcome_destination([2; 32]),
         );
-        let mailbox = Mailbox::default();
+        let mailbox = Mailbox::new(0);
         for id in 1..=MAILBOX_NOTICES as u32 {
             mailbox.tell(&row(full, id, 1));
         }

@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tonic::Status;
 
 use self::registry::Registry;
 use crate::config::Config;
 use crate::hooks::Hooks;
-use crate::limits::{FETCH_TURNS, FRAME_BYTES, TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS};
+use crate::limits::{
+    FETCH_TURNS, FRAME_BYTES, TAIL_PAUSE, TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS,
+};
+use crate::services::unavailable;
 use crate::session::SessionLimits;
-use crate::store::{Store, Tail, TurnBudget};
+use crate::store::{Store, Tail, TailError, TurnBudget};
 
 pub use self::shell::Frames;
 
@@ -60,10 +64,25 @@ fn millis(value: u32) -> Duration {
 /// Whether streams may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gate {
-    Open,
+    /// They run on the tail of this number; a stream ends with the tail it began on.
+    Open(u64),
+    /// The tail is lost, and another one is being opened.
+    Recovering(TailError),
     /// The store can no longer say what becomes visible.
     Failed,
     ShutDown,
+}
+
+impl Gate {
+    /// Returns what a stream fails with that can not run.
+    fn status(self) -> Status {
+        match self {
+            Self::Recovering(TailError::Overflow) => {
+                Status::resource_exhausted("the server is behind its database, connect again")
+            }
+            _ => unavailable(),
+        }
+    }
 }
 
 /// Runs all streams of a server; dropping it ends them.
@@ -90,22 +109,22 @@ struct Shared {
 
 impl Engine {
     /// Begins to follow the store.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         store: Arc<dyn Store>,
         settings: StreamSettings,
         hooks: Arc<dyn Hooks>,
-    ) -> Self {
-        let tail = store.tail();
+    ) -> Result<Self, TailError> {
+        let tail = store.tail().await?;
         let shared = Arc::new(Shared {
             store,
             settings,
             hooks,
             registry: Registry::default(),
             turns: Arc::new(Semaphore::new(FETCH_TURNS)),
-            gate: watch::Sender::new(Gate::Open),
+            gate: watch::Sender::new(Gate::Open(FIRST_TAIL)),
         });
         let follower = tokio::spawn(follow(tail, shared.clone()));
-        Self { shared, follower }
+        Ok(Self { shared, follower })
     }
 
     pub(crate) fn shut_down(&self) {
@@ -130,22 +149,64 @@ impl Engine {
     }
 }
 
-/// Tells sessions what becomes visible. The store's tail never waits for a session.
+impl Shared {
+    /// Moves the gate unless the server is shutting down.
+    fn turn_gate(&self, to: Gate) {
+        self.gate.send_if_modified(|gate| {
+            let moves = *gate != Gate::ShutDown;
+            if moves {
+                *gate = to;
+            }
+            moves
+        });
+    }
+}
+
+const FIRST_TAIL: u64 = 0;
+
+/// Tells sessions what becomes visible, on one tail after the other.
+///
+/// - A tail that is lost ends every stream that began on it; calls without a stream go on.
 async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
+    let mut number = FIRST_TAIL;
+    loop {
+        let error = tell_all(tail, number, &shared.registry).await;
+        tracing::warn!(%error, "the tail of the store ended");
+        let reopened = match error {
+            TailError::Final => None,
+            TailError::Lost | TailError::Overflow => {
+                shared.turn_gate(Gate::Recovering(error));
+                reopen(shared.store.as_ref()).await
+            }
+        };
+        let Some(reopened) = reopened else {
+            shared.turn_gate(Gate::Failed);
+            return;
+        };
+        number += 1;
+        tail = reopened;
+        shared.turn_gate(Gate::Open(number));
+        tracing::info!("streams run again");
+    }
+}
+
+/// Tells until the tail ends. The tail never waits for a session.
+async fn tell_all(mut tail: Box<dyn Tail>, number: u64, registry: &Registry) -> TailError {
     loop {
         match tail.next().await {
-            Ok(rows) => rows.iter().for_each(|row| shared.registry.tell(row)),
-            Err(error) => {
-                shared.gate.send_if_modified(|gate| {
-                    let open = *gate == Gate::Open;
-                    if open {
-                        tracing::error!(%error, "the store no longer tells what becomes visible");
-                        *gate = Gate::Failed;
-                    }
-                    open
-                });
-                return;
-            }
+            Ok(rows) => rows.iter().for_each(|row| registry.tell(row, number)),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// Opens a tail as soon as the store allows, or learns that it never will.
+async fn reopen(store: &dyn Store) -> Option<Box<dyn Tail>> {
+    loop {
+        match store.tail().await {
+            Ok(tail) => return Some(tail),
+            Err(TailError::Final) => return None,
+            Err(TailError::Lost | TailError::Overflow) => tokio::time::sleep(TAIL_PAUSE).await,
         }
     }
 }

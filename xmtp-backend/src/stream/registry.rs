@@ -32,11 +32,14 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Tells every session that wants to hear of the envelope's topic.
-    pub(super) fn tell(&self, row: &Envelope) {
+    /// Tells every session that wants to hear of the envelope's topic and began on this tail.
+    ///
+    /// - A session of an earlier tail is about to end, and there may be a hole before this row.
+    pub(super) fn tell(&self, row: &Envelope, tail: u64) {
         let topic = row.meta.key.topic;
         if let Some(mailboxes) = self.shard(&topic).lock().get(&topic) {
-            mailboxes.iter().for_each(|mailbox| mailbox.tell(row));
+            let current = mailboxes.iter().filter(|mailbox| mailbox.tail() == tail);
+            current.for_each(|mailbox| mailbox.tell(row));
         }
     }
 

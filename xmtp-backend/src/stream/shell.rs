@@ -114,9 +114,10 @@ impl Engine {
         S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin + 'static,
     {
         let gate = self.shared.gate.subscribe();
-        if *gate.borrow() != Gate::Open {
-            return Err(unavailable());
-        }
+        let opened = *gate.borrow();
+        let Gate::Open(tail) = opened else {
+            return Err(opened.status());
+        };
         let line = Arc::new(Line {
             session: Mutex::new(Session::new(self.shared.settings.session)),
             opened: Instant::now(),
@@ -126,7 +127,7 @@ impl Engine {
         });
         let registered = Registered {
             shared: self.shared.clone(),
-            mailbox: Arc::default(),
+            mailbox: Arc::new(Mailbox::new(tail)),
             topics: HashSet::new(),
         };
         tokio::spawn(Owner::new(line.clone(), registered).run(requests, gate));
@@ -194,6 +195,7 @@ impl Owner {
         let mut dropped = self.line.dropped.subscribe();
         let mailbox = self.registered.mailbox.clone();
         let line = self.line.clone();
+        let opened = Gate::Open(mailbox.tail());
         loop {
             self.perform();
             let (wants_input, deadline) = {
@@ -206,9 +208,9 @@ impl Owner {
             let deadline = line.opened + deadline.unwrap_or(FAR);
             tokio::select! {
                 _ = dropped.wait_for(|dropped| *dropped) => return,
-                shut = gate.wait_for(|gate| *gate != Gate::Open) => {
-                    drop(shut);
-                    line.with(|session, _| session.fail(unavailable()));
+                shut = gate.wait_for(|gate| *gate != opened) => {
+                    let status = shut.map_or_else(|_| unavailable(), |gate| gate.status());
+                    line.with(|session, _| session.fail(status));
                 }
                 request = requests.next(), if wants_input => receive(&line, request),
                 heads = &mut self.heads, if !self.heads.is_terminated() => match heads {

@@ -145,7 +145,7 @@ pub(super) async fn a_turn_ends_its_ranges(store: &dyn Store) {
 
 pub(super) async fn a_tail_gives_out_each_envelope_once(store: &dyn Store) {
     fill(store, group(1), &["before"]).await;
-    let mut tail = store.tail();
+    let mut tail = store.tail().await.unwrap();
     fill(store, group(1), &["a", "b"]).await;
     fill(store, group(1), &["a"]).await;
     fill(store, group(2), &["c"]).await;
@@ -158,7 +158,7 @@ pub(super) async fn a_tail_gives_out_each_envelope_once(store: &dyn Store) {
 
 pub(super) async fn a_tail_that_falls_behind_misses_nothing(store: &dyn Store) {
     const ROWS: usize = 80;
-    let mut tail = store.tail();
+    let mut tail = store.tail().await.unwrap();
     // Together larger than what a tail keeps.
     let large = vec![0; 1 << 20];
     for number in 0..ROWS {
@@ -185,7 +185,7 @@ pub(super) async fn concurrent_publishes_keep_topics_in_order(store: &dyn Store)
             store_one(store, envelope(group(1), payload)).await;
         }
     };
-    let mut tail = store.tail();
+    let mut tail = store.tail().await.unwrap();
     let publishers = futures_util::future::join_all((0..8).map(publisher));
     publishers.await;
     let mut told = Vec::new();

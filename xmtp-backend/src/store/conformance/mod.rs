@@ -71,10 +71,10 @@ impl Clock for Stopped {
     }
 }
 
-async fn run(make: impl Fn() -> Arc<dyn Store>) {
+pub(super) async fn run<S: Store>(make: impl AsyncFn() -> S) {
     for case in CASES {
-        let store = make();
-        timeout(PATIENCE, case(store.as_ref()))
+        let store = make().await;
+        timeout(PATIENCE, case(&store))
             .await
             .expect("a case in time");
         store.close().await;
@@ -83,22 +83,22 @@ async fn run(make: impl Fn() -> Arc<dyn Store>) {
 
 #[tokio::test]
 async fn memory_conforms() {
-    run(|| Arc::new(MemoryStore::new(Arc::new(Stopped)))).await;
+    run(async || MemoryStore::new(Arc::new(Stopped))).await;
 }
 
 #[tokio::test]
 async fn sqlite_conforms() {
     let folder = tempfile::tempdir().unwrap();
     let count = std::sync::atomic::AtomicUsize::new(0);
-    run(|| {
+    run(async || {
         let number = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = folder.path().join(format!("{number}.db3"));
-        Arc::new(SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap())
+        SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap()
     })
     .await;
 }
 
-fn group(number: u8) -> Topic {
+pub(super) fn group(number: u8) -> Topic {
     Topic::group(&GroupId::from_bytes([number; 16]))
 }
 
@@ -129,7 +129,12 @@ fn refused(mut envelope: PreparedEnvelope, message: &'static str) -> PreparedEnv
     envelope
 }
 
-fn update(inbox: u8, payload: &str, expected_head: SequenceId, max: u32) -> PreparedEnvelope {
+pub(super) fn update(
+    inbox: u8,
+    payload: &str,
+    expected_head: SequenceId,
+    max: u32,
+) -> PreparedEnvelope {
     let identity = IdentityWrite {
         expected_head,
         max_entries: max,
@@ -161,11 +166,11 @@ fn changed(
     update
 }
 
-async fn store_one(store: &dyn Store, envelope: PreparedEnvelope) -> Meta {
+pub(super) async fn store_one(store: &dyn Store, envelope: PreparedEnvelope) -> Meta {
     store.publish(vec![envelope]).await.unwrap()[0]
 }
 
-async fn fill(store: &dyn Store, topic: Topic, payloads: &[&str]) -> Vec<SequenceId> {
+pub(super) async fn fill(store: &dyn Store, topic: Topic, payloads: &[&str]) -> Vec<SequenceId> {
     let envelopes = payloads
         .iter()
         .map(|payload| envelope(topic, *payload))
@@ -174,7 +179,7 @@ async fn fill(store: &dyn Store, topic: Topic, payloads: &[&str]) -> Vec<Sequenc
     metas.iter().map(|meta| meta.sequence_id).collect()
 }
 
-fn query(topics: &[(Topic, u32)], limit: usize) -> Query {
+pub(super) fn query(topics: &[(Topic, u32)], limit: usize) -> Query {
     let topics = topics
         .iter()
         .map(|(topic, after)| (*topic, (*after).into()))
@@ -187,6 +192,6 @@ fn query(topics: &[(Topic, u32)], limit: usize) -> Query {
     }
 }
 
-fn payloads(rows: &[Envelope]) -> Vec<&[u8]> {
+pub(super) fn payloads(rows: &[Envelope]) -> Vec<&[u8]> {
     rows.iter().map(|row| row.payload.as_ref()).collect()
 }

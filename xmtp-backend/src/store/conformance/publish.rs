@@ -139,7 +139,7 @@ pub(super) async fn expiry_is_counted_from_the_clock(store: &dyn Store) {
 }
 
 pub(super) async fn a_closed_store_refuses(store: &dyn Store) {
-    let mut tail = store.tail();
+    let mut tail = store.tail().await.unwrap();
     fill(store, group(1), &["a"]).await;
     store.close().await;
     let late = store.publish(vec![envelope(group(1), "b")]).await;
@@ -153,5 +153,5 @@ pub(super) async fn a_closed_store_refuses(store: &dyn Store) {
         [b"a"],
         "what was told is given out"
     );
-    assert_eq!(tail.next().await.unwrap_err(), ReadError::Unavailable);
+    assert_eq!(tail.next().await.unwrap_err(), TailError::Final);
 }

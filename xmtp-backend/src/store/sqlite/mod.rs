@@ -36,7 +36,7 @@ use super::record::{
     Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope, Query,
     Turn, TurnBudget, Want,
 };
-use super::{PublishError, ReadError, Store, Tail};
+use super::{PublishError, ReadError, Store, Tail, TailError};
 use crate::hooks::Clock;
 
 /// Keeps envelopes in one SQLite database.
@@ -123,8 +123,8 @@ impl Store for SqliteStore {
             .await
     }
 
-    fn tail(&self) -> Box<dyn Tail> {
-        Box::new(self.feed.tail(self.pool.clone()))
+    async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
+        Ok(Box::new(self.feed.tail(self.pool.clone())))
     }
 
     async fn close(&self) {

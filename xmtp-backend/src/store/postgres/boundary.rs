@@ -1,0 +1,140 @@
+//! The allocation boundary: a position up to which every id is settled.
+//!
+//! Whoever holds the barrier alone knows that every publish that took an id before has ended. The
+//! sequence is read only then, by a later statement, and the barrier is let go at once. The boundary is
+//! written after that: it is seen only by snapshots that also see all it speaks of, on a replica too,
+//! because commits are replayed in their order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use tokio::sync::Notify;
+use tokio_postgres::Error;
+use xmtp_proto::id::SequenceId;
+
+use super::connect::{Fault, Parameters, code};
+use super::statements::{BARRIER, BOUNDARY_TURN, LOCK, TRY_LOCK};
+use crate::limits::{BARRIER_REST, BOUNDARY_CHECK, DATABASE_SLACK};
+
+/// What one attempt brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// The boundary stands here or higher.
+    Closed(SequenceId),
+    /// Another server tries just now.
+    Elsewhere,
+    /// A publish did not end in time; the barrier was let go.
+    TimedOut,
+}
+
+/// The one connection that moves the boundary.
+#[derive(Debug)]
+pub(super) struct Boundary {
+    client: ClientWrapper,
+    max_wait: Duration,
+    pause: Duration,
+}
+
+impl Boundary {
+    pub(super) fn new(client: ClientWrapper, max_wait: Duration, pause: Duration) -> Self {
+        Self {
+            client,
+            max_wait,
+            pause,
+        }
+    }
+
+    /// Moves the boundary to the present, however long that takes.
+    pub(super) async fn close(&self) -> Result<SequenceId, Error> {
+        loop {
+            match self.attempt().await? {
+                Attempt::Closed(boundary) => return Ok(boundary),
+                Attempt::Elsewhere => tokio::time::sleep(self.pause).await,
+                // While it waited, publishes waited behind it; they get their share of the time.
+                Attempt::TimedOut => tokio::time::sleep(self.max_wait * BARRIER_REST).await,
+            }
+        }
+    }
+
+    /// Moves the boundary whenever asked, at most once per pause; returns when its connection is
+    /// lost.
+    pub(super) async fn run(self, requests: Arc<Notify>) {
+        loop {
+            let asked = tokio::time::timeout(BOUNDARY_CHECK, requests.notified()).await;
+            if asked.is_err() && !self.client.is_closed() {
+                continue;
+            }
+            if let Err(error) = self.close().await {
+                tracing::warn!(code = code(&error), "the database does not draw a boundary");
+                return;
+            }
+            tokio::time::sleep(self.pause).await;
+        }
+    }
+
+    pub(super) async fn attempt(&self) -> Result<Attempt, Error> {
+        let client = &self.client;
+        let try_turn = client.prepare_cached(TRY_LOCK).await?;
+        let lock = client.prepare_cached(LOCK).await?;
+        let begin = format!(
+            "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}",
+            self.max_wait.as_millis(),
+            (self.max_wait + DATABASE_SLACK).as_millis(),
+        );
+        let (begun, turn) = tokio::join!(
+            biased;
+            client.batch_execute(&begin),
+            client.query_one(&try_turn, &[&BOUNDARY_TURN]),
+        );
+        begun?;
+        if !turn?.try_get::<_, bool>(0)? {
+            client.batch_execute("ROLLBACK").await?;
+            return Ok(Attempt::Elsewhere);
+        }
+        let value = client.prepare_cached(GIVEN).await?;
+        let (locked, given, ended) = tokio::join!(
+            biased;
+            client.query(&lock, &[&BARRIER]),
+            client.query_one(&value, &[]),
+            client.batch_execute("COMMIT"),
+        );
+        match locked {
+            Err(error) if Fault::of(&error) == Fault::LockTimeout => {
+                ended?;
+                return Ok(Attempt::TimedOut);
+            }
+            locked => locked?,
+        };
+        ended?;
+        let given: i64 = given?.try_get(0)?;
+        self.raise(given).await?;
+        Ok(Attempt::Closed(SequenceId::saturating(
+            given.unsigned_abs(),
+        )))
+    }
+
+    async fn raise(&self, closed: i64) -> Result<(), Error> {
+        let client = &self.client;
+        let raise = client.prepare_cached(RAISE).await?;
+        let closed: &Parameters<'_> = &[&closed];
+        let (begun, raised, ended) = tokio::join!(
+            biased;
+            client.batch_execute("BEGIN; SET LOCAL synchronous_commit = on"),
+            client.execute(&raise, closed),
+            client.batch_execute("COMMIT"),
+        );
+        begun?;
+        raised?;
+        ended
+    }
+}
+
+/// The last id that was given; the sequence shows it whatever the snapshot.
+const GIVEN: &str = "
+SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM envelope_seq";
+
+/// The boundary never falls.
+const RAISE: &str = "
+UPDATE allocation_boundary SET closed_sequence_id = greatest(closed_sequence_id, $1)
+WHERE closed_sequence_id < $1";

@@ -1,0 +1,124 @@
+//! The one physical database that streams read.
+//!
+//! A head that is read from a database behind the tail's would miss an envelope that the tail has
+//! given out already, and a stream would wait for it for ever. So the tail says which server it reads,
+//! and a connection of a turn to any other server is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_postgres::{Client, Error};
+
+use super::SetupError;
+use super::connect::{Lane, connect};
+
+/// The timeline of a replica is the one of its last checkpoint; the present one is not told there.
+const IDENTITY: &str = "
+SELECT (SELECT system_identifier FROM pg_control_system()),
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+    ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,
+    coalesce(host(inet_server_addr()), ''), coalesce(inet_server_port(), 0), pg_is_in_recovery(),
+    extract(epoch FROM pg_postmaster_start_time())::text";
+
+/// Tells one running database server from every other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) system_identifier: i64,
+    pub(super) timeline: i32,
+    address: String,
+    port: i32,
+    pub(super) is_replica: bool,
+    started: String,
+}
+
+/// Asks a connection which server it leads to.
+pub(super) async fn identity(client: &Client) -> Result<Identity, Error> {
+    let row = client.query_one(IDENTITY, &[]).await?;
+    Ok(Identity {
+        system_identifier: row.try_get(0)?,
+        timeline: row.try_get(1)?,
+        address: row.try_get(2)?,
+        port: row.try_get(3)?,
+        is_replica: row.try_get(4)?,
+        started: row.try_get(5)?,
+    })
+}
+
+/// Where streams read.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) config: tokio_postgres::Config,
+    size: usize,
+    max_statement_time: Duration,
+    serving: Mutex<(Lane, Identity)>,
+    /// Counts connections that led elsewhere.
+    strays: Arc<watch::Sender<u64>>,
+}
+
+impl Endpoint {
+    pub(super) async fn open(
+        config: tokio_postgres::Config,
+        size: usize,
+        max_statement_time: Duration,
+    ) -> Result<Self, SetupError> {
+        let client = connect(&config, "setup").await?;
+        let identity = identity(&client).await?;
+        let strays = Arc::new(watch::Sender::new(0));
+        let lane = lane(&config, size, max_statement_time, &identity, &strays);
+        Ok(Self {
+            config,
+            size,
+            max_statement_time,
+            serving: Mutex::new((lane, identity)),
+            strays,
+        })
+    }
+
+    /// Returns the connections to the server that the tail reads.
+    pub(super) fn lane(&self) -> Lane {
+        self.serving.lock().0.clone()
+    }
+
+    /// Learns which server a new tail reads; connections to another one are let go.
+    pub(super) fn follow(&self, identity: Identity) {
+        let mut serving = self.serving.lock();
+        if serving.1 == identity {
+            return;
+        }
+        serving.0.close();
+        let (size, time) = (self.size, self.max_statement_time);
+        let lane = lane(&self.config, size, time, &identity, &self.strays);
+        *serving = (lane, identity);
+    }
+
+    /// Tells when a connection led to another server than the tail's.
+    pub(super) fn strays(&self) -> watch::Receiver<u64> {
+        self.strays.subscribe()
+    }
+}
+
+fn lane(
+    config: &tokio_postgres::Config,
+    size: usize,
+    max_statement_time: Duration,
+    expected: &Identity,
+    strays: &Arc<watch::Sender<u64>>,
+) -> Lane {
+    let (expected, strays) = (Arc::new(expected.clone()), strays.clone());
+    let hook = Hook::async_fn(move |client, _| {
+        let (expected, strays) = (expected.clone(), strays.clone());
+        Box::pin(async move {
+            let found = identity(client).await.map_err(HookError::Backend)?;
+            if found == *expected {
+                return Ok(());
+            }
+            tracing::warn!("a connection leads to another server than the one that streams follow");
+            strays.send_modify(|strays| *strays += 1);
+            Err(HookError::message("another server"))
+        })
+    });
+    Lane::with_hook(config, size, max_statement_time, Some(hook))
+}

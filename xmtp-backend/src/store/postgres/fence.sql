@@ -1,0 +1,7 @@
+-- Raises the sequence to the next multiple of 2^32 above every id that is known to have been given,
+-- and no lower than it stands. Who runs it holds the barrier.
+SELECT setval('envelope_seq', ((greatest(
+    (SELECT last_value FROM envelope_seq),
+    (SELECT coalesce(max(sequence_id), 0) FROM envelope),
+    (SELECT closed_sequence_id FROM allocation_boundary)
+) >> 32) + 1) << 32)

@@ -1,0 +1,291 @@
+//! Polling: one snapshot at a time, first what was skipped, then what is new.
+//!
+//! Within one snapshot a topic's skipped rows are lower than its new ones, so giving them out first
+//! keeps the topic's order. Reading the two from two snapshots would not: a low row that became visible
+//! between them would come after a higher one.
+
+use std::sync::Arc;
+
+use deadpool_postgres::ClientWrapper;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_postgres::{Error, Row};
+use xmtp_proto::id::SequenceId;
+
+use super::Shared;
+use super::connect::{Fault, Parameters, code};
+use super::decode::{column, envelope, integer};
+use super::gaps::Gaps;
+use super::read::bigint;
+use super::tail::BOUNDARY;
+use crate::hooks::{Point, Verdict};
+use crate::limits::{GAP_PATIENCE, POLL_ATTEMPTS, TAIL_PAGE_BYTES, TAIL_PAGE_ROWS};
+use crate::store::record::Envelope;
+use crate::store::{ReadError, TailError};
+
+/// The lowest rows above `$1` in a number of ranges, cut by rows and bytes. `more` says of each row
+/// that the page was full.
+const SKIPPED: &str = "
+WITH page AS MATERIALIZED (
+    SELECT probe.sequence_id, probe.encoded_len
+    FROM unnest($4::bigint[], $5::bigint[]) AS given (first, last)
+    CROSS JOIN LATERAL (
+        SELECT e.sequence_id, e.encoded_len FROM envelope AS e
+        WHERE e.sequence_id >= given.first AND e.sequence_id <= given.last
+            AND e.sequence_id > $1::bigint
+        ORDER BY e.sequence_id LIMIT $2::bigint
+    ) AS probe
+    ORDER BY probe.sequence_id LIMIT $2::bigint
+)";
+
+/// The lowest rows above `$1`, cut by rows and bytes.
+const NEW: &str = "
+WITH page AS MATERIALIZED (
+    SELECT e.sequence_id, e.encoded_len FROM envelope AS e
+    WHERE e.sequence_id > $1::bigint
+    ORDER BY e.sequence_id LIMIT $2::bigint
+)";
+
+/// Loads the rows of a page, the first whatever its size.
+const LOAD: &str = ", cut AS MATERIALIZED (
+    SELECT sequence_id, count(*) OVER () AS count,
+        sum(encoded_len) OVER (ORDER BY sequence_id) - encoded_len AS bytes_before
+    FROM page
+)
+SELECT cut.count, e.sequence_id, e.topic, e.message_hash, e.server_ns, e.expiry_ns,
+    e.is_commit_or_proposal, e.payload
+FROM cut
+CROSS JOIN LATERAL (
+    SELECT * FROM envelope WHERE envelope.sequence_id = cut.sequence_id LIMIT 1
+) AS e
+WHERE cut.bytes_before < $3::bigint
+ORDER BY cut.sequence_id";
+
+/// Where pages go. One waits while the next is read, so that a poll never gets far ahead.
+#[derive(Debug)]
+pub(super) struct Pages {
+    send: mpsc::Sender<Result<Vec<Envelope>, TailError>>,
+}
+
+impl Pages {
+    pub(super) fn new(send: mpsc::Sender<Result<Vec<Envelope>, TailError>>) -> Self {
+        Self { send }
+    }
+
+    async fn give(&self, rows: Vec<Envelope>) {
+        if !rows.is_empty() {
+            // The reader is gone only when this task is about to be stopped.
+            let _ = self.send.send(Ok(rows)).await;
+        }
+    }
+
+    async fn end(&self, error: TailError) {
+        let _ = self.send.send(Err(error)).await;
+    }
+}
+
+/// Why a poll ended early.
+#[derive(Debug)]
+enum Failed {
+    Database(Error),
+    Tail(TailError),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<ReadError> for Failed {
+    fn from(error: ReadError) -> Self {
+        tracing::error!(%error, "the tail reads what it can not understand");
+        Self::Tail(TailError::Final)
+    }
+}
+
+/// What polls.
+#[derive(Debug)]
+pub(super) struct Follower {
+    shared: Arc<Shared>,
+    client: ClientWrapper,
+    /// Asks for the boundary to be moved.
+    requests: Arc<Notify>,
+    begin: String,
+    skipped: String,
+    new: String,
+    /// The greatest id that was passed.
+    cursor: i64,
+    gaps: Gaps,
+}
+
+/// One page of rows, and whether there may be more behind it.
+struct Page {
+    rows: Vec<Envelope>,
+    more: bool,
+}
+
+impl Follower {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        client: ClientWrapper,
+        start: SequenceId,
+        requests: Arc<Notify>,
+    ) -> Self {
+        let limit = shared.settings.max_statement_time.as_millis();
+        Self {
+            shared,
+            client,
+            requests,
+            begin: format!(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                 SET LOCAL statement_timeout = {limit}"
+            ),
+            skipped: format!("{SKIPPED}{LOAD}"),
+            new: format!("{NEW}{LOAD}"),
+            cursor: integer(start),
+            gaps: Gaps::default(),
+        }
+    }
+
+    /// Polls until the database, the boundary or the reader is gone.
+    pub(super) async fn run(
+        mut self,
+        pages: Pages,
+        boundary_failed: oneshot::Receiver<()>,
+        mut strays: watch::Receiver<u64>,
+    ) {
+        let error = tokio::select! {
+            error = self.poll_on(&pages) => error,
+            _ = boundary_failed => TailError::Lost,
+            // The endpoint lives as long as the store, and this task holds it.
+            _ = strays.changed() => TailError::Lost,
+        };
+        pages.end(error).await;
+    }
+
+    async fn poll_on(&mut self, pages: &Pages) -> TailError {
+        let mut news = self.shared.news.subscribe();
+        let mut failures = 0;
+        loop {
+            let closed = news.borrow_and_update().closed;
+            match self.poll(pages).await {
+                Ok(true) => {
+                    failures = 0;
+                    continue;
+                }
+                Ok(false) if closed => return TailError::Final,
+                Ok(false) => failures = 0,
+                Err(Failed::Tail(error)) => return error,
+                Err(Failed::Database(error)) => {
+                    failures += 1;
+                    if !self.survives(&error, failures).await {
+                        return TailError::Lost;
+                    }
+                }
+            }
+            if self
+                .gaps
+                .oldest()
+                .is_some_and(|since| since.elapsed() >= GAP_PATIENCE)
+            {
+                self.requests.notify_one();
+            }
+            let pause = tokio::time::sleep(self.shared.settings.poll_interval);
+            tokio::select! {
+                _ = news.changed() => {}
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Says whether the next poll may try again: a replica cancels reads that hold it up, and what
+    /// was given out so far was given out in order.
+    async fn survives(&self, error: &Error, failures: u32) -> bool {
+        let passing = matches!(Fault::of(error), Fault::Again | Fault::TimedOut);
+        tracing::warn!(code = code(error), passing, "a poll of the database failed");
+        passing && failures < POLL_ATTEMPTS && self.client.batch_execute("ROLLBACK").await.is_ok()
+    }
+
+    /// Reads one snapshot; true if there may be more behind what was read.
+    async fn poll(&mut self, pages: &Pages) -> Result<bool, Failed> {
+        let boundary = self.client.prepare_cached(BOUNDARY).await?;
+        let (begun, boundary) = tokio::join!(
+            biased;
+            self.client.batch_execute(&self.begin),
+            self.client.query_one(&boundary, &[]),
+        );
+        begun?;
+        let boundary: i64 = column(&boundary?, 0)?;
+        self.give_skipped(pages).await?;
+        if self.shared.hooks.reach(Point::GapsRead).await == Verdict::Unavailable {
+            return Err(Failed::Tail(TailError::Lost));
+        }
+        let page = self.page(&self.new, None, self.cursor).await?;
+        self.client.batch_execute("COMMIT").await?;
+        self.pass(&page.rows);
+        pages.give(page.rows).await;
+        // Absence and boundary were seen by one snapshot.
+        self.gaps.close(boundary);
+        if self.gaps.len() > self.shared.settings.max_gap_ranges {
+            return Err(Failed::Tail(TailError::Overflow));
+        }
+        Ok(page.more)
+    }
+
+    /// Gives out all rows that were skipped before and are there now.
+    async fn give_skipped(&mut self, pages: &Pages) -> Result<(), Failed> {
+        let mut after = 0;
+        while self.gaps.len() > 0 {
+            let bounds = self.gaps.bounds();
+            let page = self.page(&self.skipped, Some(&bounds), after).await?;
+            for row in &page.rows {
+                after = integer(row.meta.sequence_id);
+                self.gaps.found(after);
+            }
+            pages.give(page.rows).await;
+            if !page.more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the cursor over new rows and remembers the ids between them.
+    fn pass(&mut self, rows: &[Envelope]) {
+        let now = Instant::now();
+        for row in rows {
+            let id = integer(row.meta.sequence_id);
+            self.gaps.skip(self.cursor + 1, id - 1, now);
+            self.cursor = id;
+        }
+    }
+
+    async fn page(
+        &self,
+        sql: &str,
+        ranges: Option<&(Vec<i64>, Vec<i64>)>,
+        after: i64,
+    ) -> Result<Page, Failed> {
+        let statement = self.client.prepare_cached(sql).await?;
+        let (limit, bytes) = (bigint(TAIL_PAGE_ROWS), bigint(TAIL_PAGE_BYTES));
+        let found = match ranges {
+            None => {
+                self.client
+                    .query(&statement, &[&after, &limit, &bytes])
+                    .await?
+            }
+            Some((first, last)) => {
+                let parameters: &Parameters<'_> = &[&after, &limit, &bytes, first, last];
+                self.client.query(&statement, parameters).await?
+            }
+        };
+        let counted: i64 = found.first().map_or(Ok(0), |row| column(row, 0))?;
+        let rows = found.iter().map(|row: &Row| envelope(row, 1));
+        let rows = rows.collect::<Result<Vec<_>, ReadError>>()?;
+        Ok(Page {
+            more: counted == limit || bigint(rows.len()) < counted,
+            rows,
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! Tails that lose their connection, and streams that read a replica.
+
+use super::*;
+
+/// Ends the connections of one purpose.
+async fn terminate(settings: &PostgresOptions, purpose: &str) {
+    let statement = format!(
+        "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'xmtp-backend {purpose}'"
+    );
+    until(settings, &statement, "t").await;
+}
+
+async fn ended(tail: &mut Box<dyn Tail>) -> TailError {
+    let ended = async {
+        loop {
+            if let Err(error) = tail.next().await {
+                return error;
+            }
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the tail ends")
+}
+
+#[tokio::test]
+async fn a_tail_that_loses_its_connection_ends_and_another_begins() {
+    let Some(settings) = fresh() else { return };
+    let store = open(&settings).await;
+    let mut tail = store.tail().await.expect("a tail");
+    store_one(&store, envelope(group(1), "a")).await;
+    assert_eq!(texts(&mut tail, 1).await, ["a"]);
+    terminate(&settings, "tail").await;
+    assert_eq!(ended(&mut tail).await, TailError::Lost);
+    store_one(&store, envelope(group(1), "b")).await;
+    let mut tail = store.tail().await.expect("another tail");
+    store_one(&store, envelope(group(1), "c")).await;
+    assert_eq!(texts(&mut tail, 1).await, ["c"], "it begins at the present");
+}
+
+#[tokio::test]
+async fn a_boundary_that_cannot_be_moved_ends_the_tail() {
+    let Some(settings) = fresh() else { return };
+    let store = open(&settings).await;
+    let mut tail = store.tail().await.expect("a tail");
+    terminate(&settings, "boundary").await;
+    assert_eq!(ended(&mut tail).await, TailError::Lost);
+    store.tail().await.expect("another tail");
+}
+
+#[tokio::test]
+async fn a_tail_sees_what_another_server_stores() {
+    let Some(settings) = fresh() else { return };
+    let (one, two) = (open(&settings).await, open(&settings).await);
+    let (mut first, mut second) = (
+        one.tail().await.expect("a tail"),
+        two.tail().await.expect("a tail"),
+    );
+    fill(&one, group(1), &["a"]).await;
+    fill(&two, group(1), &["b"]).await;
+    for tail in [&mut first, &mut second] {
+        assert_eq!(texts(tail, 2).await, ["a", "b"]);
+    }
+    assert_eq!(two.heads(vec![group(1)]).await.expect("heads"), [2.into()]);
+}
+
+/// A connection to another server than the tail's would read heads that the tail has passed.
+#[tokio::test]
+async fn streams_read_no_other_server_than_the_tail() {
+    let Some(settings) = fresh() else { return };
+    let store = open(&settings).await;
+    let mut tail = store.tail().await.expect("a tail");
+    let config = connect::parse(&settings.url).expect("an address");
+    let client = connect::connect(&config, "test")
+        .await
+        .expect("a connection");
+    let mut other = endpoint::identity(&client).await.expect("an identity");
+    other.timeline += 1;
+    store.shared.endpoint.follow(other);
+    let heads = store.heads(vec![group(1)]).await;
+    assert_eq!(heads, Err(ReadError::Unavailable));
+    assert_eq!(ended(&mut tail).await, TailError::Lost);
+    let _tail = store.tail().await.expect("another tail");
+    store
+        .heads(vec![group(1)])
+        .await
+        .expect("the tail's server is read again");
+}
+
+/// A low id is committed and a boundary passes it while the replica stands still.
+///
+/// covers: STR-010, STR-012
+#[tokio::test]
+async fn a_boundary_is_seen_on_a_replica_no_sooner_than_what_it_speaks_of() {
+    let Some(primary) = Postgres::start("") else {
+        return;
+    };
+    let url = primary.database();
+    let replica = primary.replica();
+    let database = url.rsplit('/').next().expect("a name").to_owned();
+    let mut settings = settings(&url);
+    let (hooks, mut held) = Hold::at(Point::Allocated);
+    let late = open_with(&settings, hooks).await;
+    settings.replica_url = Some(Secret::new(replica.address(&database)));
+    let on_replica = PostgresOptions {
+        url: Secret::new(replica.address(&database)),
+        ..settings.clone()
+    };
+    let exists = "SELECT count(*) FROM pg_tables WHERE tablename = 'deployment'";
+    until(&on_replica, exists, "1").await;
+    let store = open(&settings).await;
+    let mut tail = store.tail().await.expect("a tail");
+
+    let low = tokio::spawn(async move { store_one(&late, envelope(group(1), "low")).await });
+    let held = arrival(&mut held).await;
+    store_one(&store, envelope(group(2), "high")).await;
+    assert_eq!(texts(&mut tail, 1).await, ["high"]);
+    sql(&on_replica, "SELECT pg_wal_replay_pause()").await;
+    until(
+        &on_replica,
+        "SELECT pg_get_wal_replay_pause_state()",
+        "paused",
+    )
+    .await;
+    held.send(Verdict::Go).expect("it is held");
+    low.await.expect("it is stored");
+    let closed = "SELECT closed_sequence_id >= 2 FROM allocation_boundary";
+    until(&settings, closed, "t").await;
+    assert_eq!(
+        store.heads(vec![group(1)]).await.expect("heads"),
+        [SequenceId::ZERO],
+        "the head is the one of the database that streams read"
+    );
+    let page = store
+        .query(query(&[(group(1), 0)], 9))
+        .await
+        .expect("a page");
+    assert_eq!(
+        payloads(&page.envelopes),
+        [b"low"],
+        "calls read the primary"
+    );
+    sql(&on_replica, "SELECT pg_wal_replay_resume()").await;
+    assert_eq!(texts(&mut tail, 1).await, ["low"]);
+    store.close().await;
+}
