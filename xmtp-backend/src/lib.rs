@@ -25,6 +25,7 @@
 //! - `session` and `stream`: one subscription as a machine without I/O, and what waits around it;
 //! - `chain`: what wallets on a chain say about signatures;
 //! - [`store`]: where envelopes are kept, a trait and its engines;
+//! - [`Telemetry`]: the numbers, the log and the spans;
 //! - [`hooks`]: the clock, and the points at which a test may hold or fail the server.
 //!
 //! When you want another crate: the messages and the limits are in `xmtp_proto`, the rules of
@@ -40,6 +41,7 @@ mod services;
 mod session;
 pub mod store;
 mod stream;
+mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod validate;
@@ -47,3 +49,4 @@ mod validate;
 pub use config::{Config, ConfigError};
 pub use server::{Backend, Ended, Running, StartError};
 pub use services::{Frames, Services};
+pub use telemetry::{Telemetry, TelemetryError};

@@ -175,6 +175,24 @@ pub(crate) const RETRY_AFTER_LEAST: Duration = Duration::from_secs(1);
 /// How much longer than [`RETRY_AFTER_LEAST`] the pause may be; each caller gets its own.
 pub(crate) const RETRY_AFTER_SPREAD: Duration = Duration::from_secs(4);
 
+/// Requests at a time on one HTTP/2 connection to the metrics port, in requests.
+pub(crate) const METRICS_HTTP2_STREAMS: u32 = 8;
+
+/// How often measurements are sorted into their buckets when nobody scrapes.
+pub(crate) const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// Spans, and records of the log, that wait for the collector; more are dropped and counted.
+pub(crate) const EXPORT_QUEUE: usize = 2048;
+
+/// Spans or records of one batch for the collector.
+pub(crate) const EXPORT_BATCH: usize = 512;
+
+/// How long the collector may take for a batch.
+pub(crate) const EXPORT_TIME: Duration = Duration::from_secs(2);
+
+/// How long a stopped program may go on sending what it has told: five seconds.
+pub(crate) const TELEMETRY_FLUSH: Duration = Duration::from_secs(5);
+
 /// What an envelope counts beside its payload, in bytes.
 pub(crate) const OVERHEAD_BYTES: usize = ENVELOPE_OVERHEAD_BYTES as usize;
 

@@ -10,9 +10,10 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::config::{Config, ConfigError, Database};
-use crate::edge::{Listener, Serving, edge};
+use crate::edge::{Listener, ObserveLayer, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{MemoryStore, OpenError, SqliteStore, Store, TailError};
+use crate::telemetry::{Scrape, metrics};
 
 /// Starts servers.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,9 @@ pub enum StartError {
     /// The address could not be listened on.
     #[error("server.listen: the address can not be listened on: {0}")]
     Listen(io::ErrorKind),
+    /// The address of the metrics could not be listened on.
+    #[error("telemetry.metrics_listen: the address can not be listened on: {0}")]
+    MetricsListen(io::ErrorKind),
 }
 
 /// Reports why a server ended by itself.
@@ -107,6 +111,7 @@ pub struct Running {
     max_drain_duration: Duration,
     stop: watch::Sender<bool>,
     serving: Serving,
+    scrape: Option<Scrape>,
 }
 
 impl Running {
@@ -114,12 +119,25 @@ impl Running {
         let listener = Listener::bind(config.server.listen).await;
         let listener = listener.map_err(|error| StartError::Listen(error.kind()))?;
         let address = listener.address();
+        let scrape = match config.telemetry.metrics_listen {
+            Some(listen) => Some(
+                Scrape::start(listen)
+                    .await
+                    .map_err(|error| StartError::MetricsListen(error.kind()))?,
+            ),
+            None => None,
+        };
 
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::Serving).await;
         let stop = watch::Sender::new(false);
-        let service = edge(routes(&services).add_service(health_service));
+        let observe = ObserveLayer {
+            identifier: config.server.identifier.as_str().into(),
+            request_logger: config.server.request_logger,
+        };
+        let service = edge(routes(&services).add_service(health_service), observe);
         let serving = listener.serve(service, config.max_http2_streams, stop.subscribe());
+        metrics::backend_ready(true);
         let identifier = config.server.identifier.as_str();
         tracing::info!(%address, identifier, "the server is listening");
         let max_drain_duration = config.server.max_drain_duration;
@@ -130,6 +148,7 @@ impl Running {
             max_drain_duration,
             stop,
             serving,
+            scrape,
         })
     }
 
@@ -141,6 +160,11 @@ impl Running {
     /// Returns the address as a client writes it.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Returns the address that metrics are served on, if they are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.scrape.as_ref().map(Scrape::address)
     }
 
     /// Returns the calls of this server, for use without its socket.
@@ -163,6 +187,7 @@ impl Running {
     /// - Afterwards the database is closed.
     pub async fn stop(mut self) {
         set_health(&self.health, ServingStatus::NotServing).await;
+        metrics::backend_ready(false);
         self.services.shut_down();
         self.stop.send_replace(true);
         if !self.serving.is_finished() {

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::web::{Head, Headers, WEB, Web, WebFrame, framed};
+use common::web::{Head, Headers, WEB, Web, WebFrame, framed, http2, plain};
 use common::*;
-use http::{HeaderMap, Method, Request, Response};
+use http::{Method, Request};
 use tonic::Code;
 use tonic::body::Body;
 use tonic_web::{GrpcWebCall, GrpcWebClientLayer};
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tower::ServiceBuilder;
 use xmtp_proto::backend::v1::configuration_service_client::ConfigurationServiceClient;
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
 use xmtp_proto::backend::v1::subscribe_request::{Request as Said, Update};
@@ -237,36 +237,6 @@ async fn a_script_may_read_the_status_and_the_id() {
     ];
     let shown = head.headers.get("access-control-expose-headers");
     assert_eq!(names(shown), exposed);
-}
-
-/// Sends a request over HTTP/2 as it is.
-async fn http2(
-    peer: &Peer,
-    method: Method,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: Vec<u8>,
-) -> Response<Body> {
-    let uri = format!("{}{path}", peer.running.endpoint());
-    let mut request = Request::builder().method(method).uri(uri);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let body = Body::new(http_body_util::Full::from(body));
-    let request = request.body(body).expect("a request");
-    let mut channel = peer.channel.clone();
-    let channel = channel.ready().await.expect("a connection");
-    channel.call(request).await.expect("a response")
-}
-
-fn plain(headers: &HeaderMap) -> Headers {
-    let text = |value: &http::HeaderValue| value.to_str().expect("text").to_owned();
-    let fields = headers.iter();
-    Headers(
-        fields
-            .map(|(name, value)| (name.to_string(), text(value)))
-            .collect(),
-    )
 }
 
 fn assert_failed(head: &Head, code: Code) {

@@ -3,18 +3,23 @@
 use std::path::Path;
 
 use tokio::signal::unix::{SignalKind, signal};
-use xmtp_backend::{Backend, Config};
+use xmtp_backend::{Backend, Config, Telemetry};
 
 pub(super) fn run(path: &Path) -> Result<(), String> {
     let config = Config::load(path).map_err(|error| error.to_string())?;
-    tracing_subscriber::fmt()
-        .with_max_level(config.server.log_level)
-        .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| format!("no runtime: {}", error.kind()))?;
-    runtime.block_on(serve(config))
+    runtime.block_on(told(config))
+}
+
+/// Serves, and tells of it to the end.
+async fn told(config: Config) -> Result<(), String> {
+    let telemetry = Telemetry::install(&config).map_err(|error| error.to_string())?;
+    let ended = serve(config).await;
+    telemetry.flush().await;
+    ended
 }
 
 async fn serve(config: Config) -> Result<(), String> {

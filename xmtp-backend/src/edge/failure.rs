@@ -14,6 +14,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 
+use super::outcome::Outcome;
 use crate::services::unreadable;
 
 #[derive(Clone, Copy, Debug)]
@@ -46,29 +47,34 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let outcome = request.extensions().get::<Outcome>().cloned();
         let answered = self.inner.call(request);
-        let answered = answered.map(|answered| answered.map(explained));
+        let explain = |response| explained(response, outcome);
+        let answered = answered.map(|answered| answered.map(explain));
         answered.boxed()
     }
 }
 
 /// A status stands in the head of a response that is nothing else, or behind a body.
-fn explained(mut response: Response<Body>) -> Response<Body> {
-    match explain(response.headers_mut()) {
+fn explained(mut response: Response<Body>, outcome: Option<Outcome>) -> Response<Body> {
+    match explain(response.headers_mut(), outcome.as_ref()) {
         true => response,
-        false => response.map(|inner| Body::new(Trailing { inner })),
+        false => response.map(|inner| Body::new(Trailing { inner, outcome })),
     }
 }
 
 /// Completes the status in `headers`; false when there is none.
-fn explain(headers: &mut HeaderMap) -> bool {
-    let Some(status) = Status::from_header_map(headers) else {
+fn explain(headers: &mut HeaderMap, outcome: Option<&Outcome>) -> bool {
+    let Some(mut status) = Status::from_header_map(headers) else {
         return false;
     };
     if status.code() != Code::Ok && status.details().is_empty() {
-        let plain = Status::new(status.code(), status.message());
+        status = unreadable(Status::new(status.code(), status.message()));
         // Only a status that can not stand in a header fails, and then the one it has stays.
-        let _ = unreadable(plain).add_header(headers);
+        let _ = status.add_header(headers);
+    }
+    if let Some(outcome) = outcome {
+        outcome.set(status.code());
     }
     true
 }
@@ -76,6 +82,7 @@ fn explain(headers: &mut HeaderMap) -> bool {
 /// A body whose trailers are completed.
 struct Trailing {
     inner: Body,
+    outcome: Option<Outcome>,
 }
 
 impl http_body::Body for Trailing {
@@ -86,11 +93,12 @@ impl http_body::Body for Trailing {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let mut frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let Self { inner, outcome } = &mut *self;
+        let mut frame = ready!(Pin::new(inner).poll_frame(cx));
         if let Some(Ok(frame)) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
         {
-            explain(trailers);
+            explain(trailers, outcome.as_ref());
         }
         Poll::Ready(frame)
     }

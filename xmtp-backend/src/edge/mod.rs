@@ -4,12 +4,13 @@
 //! connections; [`edge`] is the stack of layers around the services, from the outside in:
 //!
 //! 1. [`request_id`]: a fresh id on every response, also on refusals and preflights;
-//! 2. [`cors`]: answers preflights, and names what a browser may see;
-//! 3. [`gate`]: refuses by the head of a request alone, credentials first, then [`encoding`];
-//! 4. gRPC-Web: from here on inwards every request is plain gRPC;
-//! 5. [`failure`]: every failure leaves with a reason;
-//! 6. [`deadline`]: the time that the caller grants;
-//! 7. the services.
+//! 2. [`observe`]: counts, traces and logs, by the table in [`route`];
+//! 3. [`cors`]: answers preflights, and names what a browser may see;
+//! 4. [`gate`]: refuses by the head of a request alone, credentials first, then [`encoding`];
+//! 5. gRPC-Web: from here on inwards every request is plain gRPC;
+//! 6. [`failure`]: every failure leaves with a reason;
+//! 7. [`deadline`]: the time that the caller grants;
+//! 8. the services.
 //!
 //! A refusal made outside the services goes through [`refusal`], so that a caller always finds a
 //! gRPC status of the content type that it speaks.
@@ -20,8 +21,11 @@ mod encoding;
 mod failure;
 mod gate;
 mod listen;
+mod observe;
+mod outcome;
 mod refusal;
 mod request_id;
+mod route;
 
 use std::convert::Infallible;
 
@@ -32,6 +36,7 @@ use tonic_web::GrpcWebLayer;
 use tower::{Service, ServiceBuilder};
 
 pub(crate) use listen::{Listener, Serving};
+pub(crate) use observe::ObserveLayer;
 
 use self::cors::cors;
 use self::deadline::DeadlineLayer;
@@ -43,12 +48,14 @@ use self::request_id::RequestIdLayer;
 /// Wraps the services in the layers, in the order that the module tells.
 pub(crate) fn edge(
     routes: Routes,
+    observe: ObserveLayer,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
 + 'static {
     ServiceBuilder::new()
         .layer(RequestIdLayer)
+        .layer(observe)
         .layer(cors())
         .layer(GateLayer::new(OnlyIdentity))
         .layer(GrpcWebLayer::new())

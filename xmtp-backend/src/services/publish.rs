@@ -27,6 +27,7 @@ use super::wire::wire_meta;
 use crate::hooks::{Call, Point};
 use crate::limits::PUBLISH_TIME;
 use crate::store::{IdentityHistory, IdentityWrite, Meta, PreparedEnvelope, Reason, Refusal};
+use crate::telemetry::{metrics, step};
 use crate::validate::{
     Bounds, Check, IdentityVerdict, Parsed, check_key_package, check_update, never_expires, parse,
 };
@@ -53,7 +54,8 @@ impl Services {
     pub async fn publish(&self, request: PublishRequest) -> Result<PublishResponse, Status> {
         self.begin(Call::Publish).await?;
         self.check_request_size(&request)?;
-        let distinct = self.read_request(&request.envelopes);
+        let read = async { self.read_request(&request.envelopes) };
+        let distinct = step!("publish.parse_publish", read).await;
         self.check_topics(&distinct)?;
         if request.envelopes.is_empty() {
             return Ok(PublishResponse::default());
@@ -146,7 +148,7 @@ impl Services {
         let mut prepared = Vec::with_capacity(new.len());
         for place in &new {
             let parsed = &distinct.envelopes[*place];
-            let checked = self.check(parsed).await?;
+            let checked = step!("publish.validate_publish", self.check(parsed)).await?;
             prepared.push(self.prepare(parsed, checked));
         }
         if let Some((index, refusal)) = distinct.unreadable {
@@ -158,10 +160,14 @@ impl Services {
             let (index, refusal) = lower.unwrap_or((index, refusal));
             return Err(refused(refusal, Some(index)));
         }
+        let duplicates = distinct.place.len() - new.len();
+        metrics::envelopes_published("duplicate", duplicates as u64);
         if !new.is_empty() {
-            let stored = self.inner.store.publish(prepared).await;
+            let stored = self.inner.store.publish(prepared);
+            let stored = step!("db.commit_publish", stored).await;
             let index = |position: usize| distinct.first_index[new[position]];
             let stored = stored.map_err(|error| of_publish(error, index))?;
+            metrics::envelopes_published("stored", new.len() as u64);
             for (place, meta) in new.iter().zip(stored) {
                 metas[*place] = Some(meta);
             }

@@ -11,6 +11,7 @@ use xmtp_proto::status::Details;
 
 use crate::limits::{RETRY_AFTER_LEAST, RETRY_AFTER_SPREAD};
 use crate::store::{PublishError, ReadError, Reason, Refusal};
+use crate::telemetry::metrics;
 
 /// The ways in which a call or a stream fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +227,7 @@ pub(super) fn refused(refusal: Refusal, index: Option<usize>) -> Status {
         Reason::InvalidSignature => publish_error::Reason::InvalidSignature,
         Reason::TooLarge => publish_error::Reason::TooLarge,
     };
+    metrics::publish_rejected(reason.as_str_name());
     let detail = Detail {
         index: index.map(|index| u32::try_from(index).unwrap_or(u32::MAX)),
         reason: reason.into(),

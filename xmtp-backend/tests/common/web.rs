@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use http::{HeaderMap, Method, Request, Response};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tonic::body::Body;
+use tower::{Service, ServiceExt};
 use xmtp_proto::prost::Message;
 
-use super::PATIENCE;
+use super::{PATIENCE, Peer};
 
 pub(crate) const WEB: &str = "application/grpc-web+proto";
 
@@ -225,4 +228,35 @@ impl Web {
         assert!(read > 0, "the connection is closed");
         line.trim_end().to_owned()
     }
+}
+
+/// Sends a request over HTTP/2 as it is.
+pub(crate) async fn http2(
+    peer: &Peer,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Vec<u8>,
+) -> Response<Body> {
+    let uri = format!("{}{path}", peer.running.endpoint());
+    let mut request = Request::builder().method(method).uri(uri);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = Body::new(http_body_util::Full::from(body));
+    let request = request.body(body).expect("a request");
+    let mut channel = peer.channel.clone();
+    let channel = channel.ready().await.expect("a connection");
+    channel.call(request).await.expect("a response")
+}
+
+/// Copies header fields into the plain form.
+pub(crate) fn plain(headers: &HeaderMap) -> Headers {
+    let text = |value: &http::HeaderValue| value.to_str().expect("text").to_owned();
+    let fields = headers.iter();
+    Headers(
+        fields
+            .map(|(name, value)| (name.to_string(), text(value)))
+            .collect(),
+    )
 }
