@@ -140,7 +140,7 @@ async fn what_grows_when_it_is_stored_is_measured_as_it_is_stored() {
     ] {
         let mut config = Config::ephemeral(IDENTIFIER);
         config.limits.max_request_bytes = limit as u64;
-        config.limits.max_envelope_bytes = wire.len() as u64 - 10;
+        config.limits.max_envelope_bytes = wire.len() as u64 - 40;
         let peer = Peer::start(config).await;
         let answer = send(&peer, PUBLISH, &wire).await;
         match fits {
@@ -151,7 +151,7 @@ async fn what_grows_when_it_is_stored_is_measured_as_it_is_stored() {
     }
     let mut config = Config::ephemeral(IDENTIFIER);
     config.limits.max_request_bytes = wire.len() as u64 - 1;
-    config.limits.max_envelope_bytes = wire.len() as u64 - 10;
+    config.limits.max_envelope_bytes = wire.len() as u64 - 40;
     let peer = Peer::start(config).await;
     let refused = send(&peer, PUBLISH, &wire).await.unwrap_err();
     assert_failed(&refused, Code::OutOfRange, "REQUEST_TOO_LARGE");

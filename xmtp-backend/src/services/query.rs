@@ -9,7 +9,7 @@ use xmtp_proto::backend::v1::{Continuation, QueryRequest, QueryResponse};
 use xmtp_proto::id::{SequenceId, Topic, TopicKind};
 
 use super::Services;
-use super::status::{at_most, invalid, of_read, outgoing};
+use super::status::{at_most, invalid, of_read, outgoing, store_bytes};
 use super::wire::{decode_topic_query, server_envelope};
 use crate::hooks::Call;
 use crate::store::Query;
@@ -36,7 +36,7 @@ impl Services {
             limit => limit.min(limits.max_query_limit),
         };
         let first = self.inner.turn.fetch_add(1, Ordering::Relaxed) % topics.len();
-        let max_bytes = usize::try_from(limits.max_response_bytes).unwrap_or(usize::MAX);
+        let max_bytes = store_bytes(limits, limit as usize);
         let query = Query {
             topics,
             limit: limit as usize,

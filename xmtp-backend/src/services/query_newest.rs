@@ -8,7 +8,7 @@ use xmtp_proto::backend::v1::{QueryNewestRequest, QueryNewestResponse};
 use xmtp_proto::id::Topic;
 
 use super::Services;
-use super::status::{at_most, of_read, outgoing};
+use super::status::{at_most, of_read, outgoing, store_bytes};
 use super::wire::{client_envelope, decode_topic, wire_meta, wire_topic};
 use crate::hooks::Call;
 use crate::store::Envelope;
@@ -35,11 +35,11 @@ impl Services {
             .map(decode_topic)
             .collect::<Result<_, _>>()?;
         let mut seen = HashSet::with_capacity(topics.len());
-        let topics = topics
+        let topics: Vec<Topic> = topics
             .into_iter()
             .filter(|topic| seen.insert(*topic))
             .collect();
-        let max_bytes = usize::try_from(limits.max_response_bytes).unwrap_or(usize::MAX);
+        let max_bytes = store_bytes(limits, topics.len());
         let found = self
             .inner
             .store

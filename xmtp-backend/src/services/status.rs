@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use xmtp_proto::backend::v1::{LimitsConfiguration, PublishError as Detail, publish_error};
 use xmtp_proto::status::Details;
 
-use crate::limits::{RETRY_AFTER_LEAST, RETRY_AFTER_SPREAD};
+use crate::limits::{OVERHEAD_BYTES, RETRY_AFTER_LEAST, RETRY_AFTER_SPREAD};
 use crate::store::{PublishError, ReadError, Reason, Refusal};
 use crate::telemetry::metrics;
 
@@ -180,6 +180,15 @@ pub(super) fn outgoing<M: Message>(response: M, limits: &LimitsConfiguration) ->
     } else {
         Ok(response)
     }
+}
+
+/// Returns the bytes that the store may read for a response of so many envelopes.
+///
+/// - The store counts more than the wire beside each payload, so that it never refuses what fits;
+///   [`outgoing`] has the last word.
+pub(super) fn store_bytes(limits: &LimitsConfiguration, envelopes: usize) -> usize {
+    let response = usize::try_from(limits.max_response_bytes).unwrap_or(usize::MAX);
+    response.saturating_add(envelopes.saturating_mul(OVERHEAD_BYTES))
 }
 
 fn too_large_response() -> Status {
