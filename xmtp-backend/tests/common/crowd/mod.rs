@@ -71,7 +71,7 @@ impl Default for Plan {
 pub(crate) fn config_text(database: &str) -> String {
     format!(
         "[server]\nidentifier = \"{IDENTIFIER}\"\nlisten = \"127.0.0.1:0\"\nmax_drain_duration_ms = 1000\n\
-         [database]\nurl = \"{database}\"\n\
+         [telemetry]\nmetrics_listen = \"\"\n[database]\nurl = \"{database}\"\n\
          [limits]\nmax_update_frames_per_second = 1000\nmax_update_burst = 1000\n"
     )
 }
