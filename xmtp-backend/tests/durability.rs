@@ -66,7 +66,7 @@ impl Disk {
     async fn start(&self) -> (Server, Link) {
         let text = format!(
             "[server]\nidentifier = \"{IDENTIFIER}\"\nlisten = \"127.0.0.1:0\"\n\
-             max_drain_duration_ms = 300\n[database]\nurl = \"sqlite:{}\"\n",
+             max_drain_duration_ms = 300\n[telemetry]\nmetrics_listen = \"\"\n[database]\nurl = \"sqlite:{}\"\n",
             self.path(DATABASE).display()
         );
         let config = self.path("backend.toml");

@@ -26,7 +26,7 @@ pub(crate) async fn measure(report: &Report) {
     let config = folder.path().join("backend.toml");
     let text = format!(
         "[server]\nidentifier = \"{IDENTIFIER}\"\nlisten = \"127.0.0.1:0\"\n\
-         [database]\nurl = \"sqlite:{}\"\n",
+         [telemetry]\nmetrics_listen = \"\"\n[database]\nurl = \"sqlite:{}\"\n",
         folder.path().join("ours.db3").display()
     );
     std::fs::write(&config, text).expect("a file");
