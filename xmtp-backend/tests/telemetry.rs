@@ -1,12 +1,15 @@
 //! What the program tells of itself: numbers over HTTP, its log, and spans at a collector.
 
+#[path = "telemetry/collector.rs"]
 mod collector;
 mod common;
+#[path = "telemetry/process.rs"]
+mod process;
 
 use collector::Collector;
-use common::process::Process;
 use common::web::{WEB, Web, framed};
 use common::*;
+use process::Process;
 use xmtp_proto::backend::v1::{
     GetConfigurationRequest, PublishRequest, QueryRequest, SubscribeRequest,
 };

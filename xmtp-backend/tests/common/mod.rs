@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub(crate) mod process;
 pub(crate) mod web;
 
 use std::collections::VecDeque;

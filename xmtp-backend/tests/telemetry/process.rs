@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use super::PATIENCE;
-use super::web::Web;
+use crate::common::web::Web;
+use crate::common::{IDENTIFIER, PATIENCE};
 
 /// A log that grows.
 #[derive(Clone, Default)]
@@ -60,7 +60,7 @@ impl Process {
             "[server]\nidentifier = \"{}\"\nlisten = \"127.0.0.1:0\"\n{server}\n\
              [telemetry]\nmetrics_listen = \"127.0.0.1:0\"\n{telemetry}\n\
              [database]\nurl = \"memory:\"\n",
-            super::IDENTIFIER
+            IDENTIFIER
         );
         std::fs::write(&path, text).expect("a file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
