@@ -12,7 +12,10 @@ use tonic_health::server::HealthReporter;
 use crate::config::{Config, ConfigError, Database};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
-use crate::store::{MemoryStore, OpenError, SqliteStore, Store, TailError};
+use crate::store::{
+    MemoryStore, OpenError, PostgresOptions, PostgresStore, SetupError, SqliteStore, Store,
+    TailError,
+};
 use crate::telemetry::{Scrape, metrics};
 
 /// Starts servers.
@@ -28,6 +31,9 @@ pub enum StartError {
     /// The database could not be opened.
     #[error("the database is refused: {0}")]
     Store(#[from] OpenError),
+    /// The database could not be used.
+    #[error("the database is refused: {0}")]
+    Setup(#[from] SetupError),
     /// The database does not tell what becomes visible.
     #[error("streams can not start: {0}")]
     Tail(#[from] TailError),
@@ -70,7 +76,11 @@ impl Backend {
         config.check()?;
         refuse_unbuilt(config)?;
         let store = open_store(config).await?;
-        Services::new(config, store).await
+        let services = Services::new(config, store.clone()).await;
+        if services.is_err() {
+            store.close().await;
+        }
+        services
     }
 }
 
@@ -88,9 +98,10 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
     let path = match &config.database {
         Database::Memory => return Ok(Arc::new(MemoryStore::new(clock))),
         Database::Sqlite(path) => path,
-        Database::Postgres(_) => {
-            let problem = "PostgreSQL is not available in this build";
-            return Err(ConfigError::new("database.url", problem).into());
+        Database::Postgres(database) => {
+            let options = PostgresOptions::new(config, database);
+            let hooks = config.hooks.clone();
+            return Ok(Arc::new(PostgresStore::open(options, clock, hooks).await?));
         }
     };
     let (path, identifier) = (path.clone(), config.server.identifier.clone());

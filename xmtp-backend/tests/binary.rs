@@ -19,13 +19,12 @@ fn program(config: &Path) -> Command {
 
 fn write_config(folder: &Path, more: &str) -> PathBuf {
     let path = folder.join("backend.toml");
-    let database = folder.join("backend.db3");
     let text = format!(
         "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n\
          max_drain_duration_ms = 300\n\
          [telemetry]\nmetrics_listen = \"\"\n\
-         [database]\nurl = \"sqlite:{}\"\n{more}",
-        database.display()
+         [database]\nurl = \"{}\"\n{more}",
+        database_url(folder)
     );
     std::fs::write(&path, text).unwrap();
     path

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use common::*;
 use tokio::sync::{Semaphore, mpsc};
-use xmtp_backend::Config;
 use xmtp_backend::hooks::{Hooks, Point, Verdict};
 use xmtp_proto::backend::v1::subscribe_response::Response;
 
@@ -48,7 +47,7 @@ impl Hooks for HoldAt {
 async fn a_publish_that_races_a_registration_is_delivered_once() {
     for point in [Point::Registered, Point::HeadsRead, Point::Fetched] {
         let (hooks, mut arrivals) = HoldAt::new(point);
-        let mut config = Config::ephemeral(IDENTIFIER);
+        let mut config = config();
         config.hooks = hooks.clone();
         let peer = Peer::start(config).await;
         let mut expected = publish_texts(&peer, 1, &["before"]).await;
@@ -78,7 +77,7 @@ async fn a_publish_that_races_a_registration_is_delivered_once() {
 #[tokio::test]
 async fn a_fetch_for_a_removed_registration_is_dropped() {
     let (hooks, mut arrivals) = HoldAt::new(Point::Fetched);
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.hooks = hooks.clone();
     let peer = Peer::start(config).await;
     let ids = publish_texts(&peer, 1, &["a", "b"]).await;

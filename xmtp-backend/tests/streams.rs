@@ -7,7 +7,6 @@ use std::sync::Arc;
 use common::*;
 use tokio::sync::mpsc;
 use tonic::Code;
-use xmtp_backend::Config;
 use xmtp_backend::hooks::{Hooks, Point, Verdict};
 use xmtp_proto::backend::v1::subscribe_request::{Request, Update};
 use xmtp_proto::backend::v1::subscribe_response::{Applied, Response};
@@ -23,7 +22,7 @@ fn target(topic: &Topic, through_sequence_id: u64) -> CatchupTarget {
 /// covers: STR-001, CFG-091
 #[tokio::test]
 async fn a_stream_starts_before_anything_is_asked_and_stays_open() {
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.streams.keepalive_interval_ms = 12_345;
     let peer = Peer::start(config).await;
     let mut stream = peer.subscribe().await;
@@ -204,7 +203,7 @@ async fn a_removed_topic_is_silent_until_it_is_added_again() {
 /// covers: STR-009
 #[tokio::test]
 async fn structure_and_limits_fail_the_stream() {
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.limits.max_update_adds = 2;
     config.limits.max_update_removes = 2;
     config.limits.max_stream_topics = 3;
@@ -266,7 +265,7 @@ async fn history_and_news_come_in_one_order() {
 /// covers: STR-032
 #[tokio::test]
 async fn bursts_beyond_the_buckets_end_the_stream() {
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.limits.max_update_burst = 3;
     config.limits.max_update_frames_per_second = 1;
     config.limits.max_ping_burst = 3;
@@ -290,7 +289,7 @@ async fn bursts_beyond_the_buckets_end_the_stream() {
 /// covers: STR-033, STR-034
 #[tokio::test]
 async fn a_silent_client_is_pinged_and_an_answering_one_kept() {
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.streams.keepalive_interval_ms = 20;
     config.streams.max_pong_wait_ms = 1500;
     let peer = Peer::start(config).await;
@@ -361,7 +360,7 @@ impl Hooks for NoHeads {
 /// covers: STR-035
 #[tokio::test]
 async fn a_database_failure_ends_the_stream_as_unavailable() {
-    let mut config = Config::ephemeral(IDENTIFIER);
+    let mut config = config();
     config.hooks = Arc::new(NoHeads);
     let peer = Peer::start(config).await;
     let mut stream = opened(&peer).await;
@@ -407,9 +406,7 @@ async fn the_largest_envelopes_reach_a_client_that_reads_late() {
 #[tokio::test]
 async fn streams_run_without_a_socket() {
     use futures_util::StreamExt;
-    let services = xmtp_backend::Backend::services(&Config::ephemeral(IDENTIFIER))
-        .await
-        .unwrap();
+    let services = xmtp_backend::Backend::services(&config()).await.unwrap();
     let (send, receive) = mpsc::channel(4);
     let requests = tokio_stream::wrappers::ReceiverStream::new(receive);
     let mut frames = services.subscribe(requests).await.unwrap();

@@ -40,7 +40,7 @@ pub struct PostgresSettings {
 /// The bounds of the section `[database]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseLimits {
-    /// Connections of each pool to PostgreSQL; SQLite has a fixed number.
+    /// Connections of one server to a PostgreSQL database; SQLite has a fixed number.
     pub max_connections: u32,
     /// How long one statement may take, in milliseconds.
     pub max_statement_timeout_ms: u32,
@@ -69,7 +69,7 @@ pub(super) struct DatabaseFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     replica_url: Option<String>,
-    /// Connections of each pool to PostgreSQL.
+    /// Connections of one server to a PostgreSQL database.
     #[schemars(range(min = 1))]
     max_connections: u32,
     /// How long one statement may take, in milliseconds.

@@ -78,3 +78,27 @@ impl Registry {
         &self.shards[hash % REGISTRY_SHARDS]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::fixture::{group, row};
+
+    /// Before the first row of a new tail there may be rows that nobody was told of.
+    #[test]
+    fn a_session_of_an_earlier_tail_is_told_no_more() {
+        let registry = Registry::default();
+        let (old, new) = (Arc::new(Mailbox::new(0)), Arc::new(Mailbox::new(1)));
+        registry.register(group(1), &old);
+        registry.tell(&row(group(1), 1, 1), 0);
+        registry.register(group(1), &new);
+        registry.tell(&row(group(1), 3, 1), 1);
+        let told = |mailbox: &Mailbox| {
+            let rows = mailbox.take().rows;
+            rows.iter()
+                .map(|row| row.meta.sequence_id.get())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((told(&old), told(&new)), (vec![1], vec![3]));
+    }
+}

@@ -5,6 +5,7 @@
 pub(crate) mod web;
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Duration;
 
 use openmls::prelude::{
@@ -19,6 +20,8 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
+use xmtp_backend::config::{Database, PostgresSettings, Secret};
+use xmtp_backend::testing::Postgres;
 use xmtp_backend::{Backend, Config, Running};
 use xmtp_identity::{InstallationKey, LocalWallet, UpdateBuilder};
 use xmtp_proto::backend::v1::client_envelope::Payload;
@@ -43,6 +46,41 @@ pub(crate) const IDENTIFIER: &str = "org.example.test";
 /// How long anything may take; it can only fail a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Whether this file belongs to the tests that run the suites on PostgreSQL.
+const ON_POSTGRES: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"postgres");
+
+/// Returns the address of an empty database, in this folder where it is a file.
+///
+/// - Where PostgreSQL is not installed, and that is not a failure, it is a file too.
+pub(crate) fn database_url(folder: &Path) -> String {
+    let server = if ON_POSTGRES {
+        Postgres::shared()
+    } else {
+        None
+    };
+    match server {
+        Some(server) => server.database(),
+        None => format!("sqlite:{}", folder.join("backend.db3").display()),
+    }
+}
+
+/// Returns the defaults for a server on an empty store.
+pub(crate) fn config() -> Config {
+    let mut config = Config::ephemeral(IDENTIFIER);
+    if ON_POSTGRES && let Some(server) = Postgres::shared() {
+        config.database = on_postgres(&server.database());
+    }
+    config
+}
+
+/// Returns a database of PostgreSQL.
+pub(crate) fn on_postgres(url: &str) -> Database {
+    Database::Postgres(PostgresSettings {
+        url: Secret::new(url),
+        replica_url: None,
+    })
+}
+
 /// A server and a client on a real socket.
 pub(crate) struct Peer {
     pub(crate) running: Running,
@@ -58,7 +96,7 @@ impl Peer {
     }
 
     pub(crate) async fn ephemeral() -> Self {
-        Self::start(Config::ephemeral(IDENTIFIER)).await
+        Self::start(config()).await
     }
 
     pub(crate) async fn publish(
@@ -98,19 +136,19 @@ impl Peer {
     }
 
     pub(crate) async fn subscribe(&self) -> Subscriber {
+        self.try_subscribe().await.expect("it opens")
+    }
+
+    pub(crate) async fn try_subscribe(&self) -> Result<Subscriber, Status> {
         let (requests, stream) = mpsc::channel(200);
         let client = SubscriptionServiceClient::new(self.channel.clone());
         let mut client = client.max_decoding_message_size(64 << 20);
-        let frames = client
-            .subscribe(ReceiverStream::new(stream))
-            .await
-            .expect("it opens");
-        let frames = frames.into_inner();
-        Subscriber {
+        let frames = client.subscribe(ReceiverStream::new(stream)).await?;
+        Ok(Subscriber {
             requests: Some(requests),
-            frames,
+            frames: frames.into_inner(),
             held: VecDeque::new(),
-        }
+        })
     }
 }
 

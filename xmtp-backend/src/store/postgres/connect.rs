@@ -187,7 +187,8 @@ impl Lane {
     }
 }
 
-fn pool(
+/// Creates a pool whose new connections must pass `hook`.
+pub(super) fn pool(
     config: &tokio_postgres::Config,
     size: usize,
     patience: Duration,
@@ -263,15 +264,6 @@ impl Drop for Lease {
             drop(Object::take(object));
         }
     }
-}
-
-/// A pool of connections that publish.
-pub(super) fn publish_pool(
-    config: &tokio_postgres::Config,
-    size: usize,
-    patience: Duration,
-) -> Pool {
-    pool(config, size, patience, None)
 }
 
 /// What an error of the database means.

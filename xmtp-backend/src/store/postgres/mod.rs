@@ -49,7 +49,7 @@ use super::record::{
     Turn, TurnBudget, Want,
 };
 use super::{PublishError, ReadError, Store, Tail, TailError};
-use crate::config::Secret;
+use crate::config::{Config, PostgresSettings, Secret};
 use crate::hooks::{Clock, Hooks};
 
 /// What the store is told.
@@ -73,6 +73,25 @@ pub struct PostgresOptions {
     pub poll_interval: Duration,
     /// The most ranges of ids that a tail remembers, in ranges.
     pub max_gap_ranges: usize,
+}
+
+impl PostgresOptions {
+    /// Takes what a configuration says about a database.
+    pub fn new(config: &Config, database: &PostgresSettings) -> Self {
+        let millis = |value: u32| Duration::from_millis(value.into());
+        let (limits, publishing) = (&config.database_limits, &config.publishing);
+        Self {
+            url: database.url.clone(),
+            replica_url: database.replica_url.clone(),
+            identifier: config.server.identifier.clone(),
+            max_connections: limits.max_connections as usize,
+            max_statement_time: millis(limits.max_statement_timeout_ms),
+            max_publish_time: millis(publishing.max_publish_duration_ms),
+            max_barrier_wait: millis(publishing.max_barrier_wait_ms),
+            poll_interval: millis(config.streams.poll_interval_ms),
+            max_gap_ranges: config.streams.max_gap_ranges as usize,
+        }
+    }
 }
 
 /// Keeps envelopes in one PostgreSQL database.

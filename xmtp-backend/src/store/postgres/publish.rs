@@ -11,15 +11,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, Pool};
+use deadpool_postgres::{ClientWrapper, Hook, HookError, Pool};
 use tokio_postgres::{Error, Statement};
 use xmtp_proto::id::{SequenceId, Topic};
 
-use super::PostgresOptions;
-use super::connect::{Fault, Lease, Parameters, code, pool_code, publish_pool};
+use super::connect::{Fault, Lease, Parameters, code, pool, pool_code};
 use super::decode::{column, position};
+use super::endpoint::identity;
+use super::open::check_history;
 use super::read::stored;
 use super::statements as sql;
+use super::{PostgresOptions, SetupError};
 use crate::hooks::{Clock, Hooks, Point, Verdict};
 use crate::limits::{DATABASE_SLACK, PUBLISH_ATTEMPTS};
 use crate::store::decide::{Facts, decide, new_meta};
@@ -94,7 +96,7 @@ impl Publisher {
     ) -> Self {
         let max_time = settings.max_publish_time;
         Self {
-            pool: publish_pool(config, size, max_time),
+            pool: pool(config, size, max_time, Some(whole_history())),
             begin: begin(max_time, server_version),
             max_time,
             clock,
@@ -256,6 +258,23 @@ struct Prepared {
     outcomes: Vec<Outcome>,
     /// Whether there is anything to commit.
     stores: bool,
+}
+
+/// Refuses a connection to a database whose history was cut: it would give ids twice.
+fn whole_history() -> Hook {
+    Hook::async_fn(|client, _| {
+        Box::pin(async move {
+            let here = identity(client).await.map_err(HookError::Backend)?;
+            match check_history(client, &here).await {
+                Ok(()) => Ok(()),
+                Err(SetupError::Database(error)) => Err(HookError::Backend(error)),
+                Err(error) => {
+                    tracing::error!(%error, "nothing can be published");
+                    Err(HookError::message("the history was cut"))
+                }
+            }
+        })
+    })
 }
 
 struct LockStatements {

@@ -148,8 +148,10 @@ async fn work(queue: Arc<AsyncMutex<Queue>>, publisher: Arc<Publisher>, shared: 
         let Some(jobs) = queue.lock().await.group().await else {
             return;
         };
-        run(&publisher, jobs).await;
-        shared.committed();
+        if !jobs.is_empty() {
+            run(&publisher, jobs).await;
+            shared.committed();
+        }
     }
 }
 

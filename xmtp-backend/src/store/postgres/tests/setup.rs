@@ -53,6 +53,15 @@ async fn a_cut_history_is_served_only_after_a_fence() {
     let cut = "UPDATE deployment SET timeline = timeline - 1";
     sql(&settings, cut).await;
     assert_eq!(store.tail().await.expect_err("no tail"), TailError::Final);
+    let publishers = "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'xmtp-backend'";
+    until(&settings, publishers, "f").await;
+    let late = store.publish(vec![envelope(group(1), "late")]).await;
+    assert_eq!(
+        late,
+        Err(PublishError::Unavailable),
+        "a new connection sees the cut"
+    );
     store.close().await;
     let error = refused(&settings).await;
     assert!(matches!(error, SetupError::Unfenced), "{error}");

@@ -1,0 +1,157 @@
+//! The suites of the wire and of the program on PostgreSQL, and what only a server of its own shows:
+//! lost connections, a crash of the database, several servers on one database.
+
+#![allow(clippy::duplicate_mod, reason = "each suite brings its own helpers")]
+
+#[path = "binary.rs"]
+mod binary;
+mod common;
+#[path = "publish.rs"]
+mod publish;
+#[path = "rpc.rs"]
+mod rpc;
+#[path = "stream_races.rs"]
+mod stream_races;
+#[path = "streams.rs"]
+mod streams;
+
+use common::*;
+use tokio::time::timeout;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use xmtp_backend::testing::Postgres;
+
+/// Ends the connections of one purpose; "t" if there were any.
+fn terminate(server: &Postgres, database: &str, purpose: &str) -> String {
+    let statement = format!(
+        "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'xmtp-backend {purpose}'"
+    );
+    server.sql(database, &statement)
+}
+
+fn name(url: &str) -> &str {
+    url.rsplit('/').next().expect("a name")
+}
+
+async fn health(peer: &Peer) -> ServingStatus {
+    let mut client = HealthClient::new(peer.channel.clone());
+    let request = HealthCheckRequest::default();
+    client
+        .check(request)
+        .await
+        .expect("an answer")
+        .into_inner()
+        .status()
+}
+
+/// Opens a stream as soon as the server lets one run.
+async fn reopened(peer: &Peer) -> Subscriber {
+    let open = async {
+        loop {
+            if let Ok(mut stream) = peer.try_subscribe().await
+                && stream.next().await.is_ok()
+            {
+                return stream;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, open).await.expect("streams run again")
+}
+
+/// covers: STR-035
+#[tokio::test]
+async fn a_lost_tail_ends_streams_and_nothing_else() {
+    let Some(server) = Postgres::shared() else {
+        return;
+    };
+    let url = server.database();
+    let mut config = config();
+    config.database = on_postgres(&url);
+    let peer = Peer::start(config).await;
+    for (round, purpose) in ["tail", "boundary"].into_iter().enumerate() {
+        let group = round as u8;
+        let first = publish_texts(&peer, group, &["a"]).await;
+        let mut stream = reopened(&peer).await;
+        stream
+            .update(1, vec![from(&group_topic(group), 0)], vec![])
+            .await;
+        stream.applied().await;
+        assert_eq!(stream.ids(1).await, first);
+        assert_eq!(terminate(server, name(&url), purpose), "t");
+        let second = publish_texts(&peer, group, &["b"]).await;
+        assert_eq!(health(&peer).await, ServingStatus::Serving);
+        assert_eq!(peer.read(&group_topic(group)).await.len(), 2);
+        assert_eq!(stream.failure().await.code(), Code::Unavailable);
+        let mut stream = reopened(&peer).await;
+        stream
+            .update(1, vec![from(&group_topic(group), first[0])], vec![])
+            .await;
+        stream.applied().await;
+        assert_eq!(stream.ids(1).await, second);
+        let third = publish_texts(&peer, group, &["c"]).await;
+        assert_eq!(stream.ids(1).await, third);
+    }
+    peer.running.stop().await;
+}
+
+#[tokio::test]
+async fn what_one_server_stores_streams_of_another_deliver() {
+    let Some(server) = Postgres::shared() else {
+        return;
+    };
+    let url = server.database();
+    let mut config = config();
+    config.database = on_postgres(&url);
+    let (one, two) = (Peer::start(config.clone()).await, Peer::start(config).await);
+    let mut stream = opened(&two).await;
+    let before = publish_texts(&one, 1, &["a"]).await;
+    stream
+        .update(1, vec![from(&group_topic(1), 0)], vec![])
+        .await;
+    stream.applied().await;
+    let after = publish_texts(&one, 1, &["b"]).await;
+    let own = publish_texts(&two, 1, &["c"]).await;
+    assert_eq!(stream.ids(3).await, [before[0], after[0], own[0]]);
+    let again = publish_texts(&two, 1, &["a"]).await;
+    assert_eq!(again, before, "a retry may go to any server");
+}
+
+/// The database is killed and started again under a server that goes on.
+///
+/// covers: STR-035
+#[tokio::test]
+async fn acknowledged_envelopes_survive_a_crash_of_the_database() {
+    let Some(mut server) = Postgres::start("fsync = on\n") else {
+        return;
+    };
+    let url = server.database();
+    let mut config = config();
+    config.database = on_postgres(&url);
+    let peer = Peer::start(config).await;
+    let mut ids = publish_texts(&peer, 1, &["a", "b"]).await;
+    let mut stream = opened(&peer).await;
+    stream
+        .update(1, vec![from(&group_topic(1), 0)], vec![])
+        .await;
+    stream.applied().await;
+    assert_eq!(stream.ids(2).await, ids);
+    server.kill();
+    assert_eq!(stream.failure().await.code(), Code::Unavailable);
+    let failed = peer.publish(vec![message(1, "c")]).await;
+    assert_eq!(failed.expect_err("no database").code(), Code::Unavailable);
+    server.resume();
+    ids.extend(publish_texts(&peer, 1, &["c"]).await);
+    let read: Vec<u64> = peer.read(&group_topic(1)).await.iter().map(id_of).collect();
+    assert_eq!(read, ids);
+    let mut stream = reopened(&peer).await;
+    stream
+        .update(1, vec![from(&group_topic(1), 0)], vec![])
+        .await;
+    stream.applied().await;
+    assert_eq!(stream.ids(3).await, ids);
+    peer.running.stop().await;
+}
