@@ -91,6 +91,7 @@ impl Chains {
     /// - Fails as a whole with the first fault, after [`CHAIN_TIME`] at the latest.
     /// - A signature without a block is judged at the newest one of its chain, the same for all of
     ///   them, and its verdict is not remembered.
+    #[tracing::instrument(name = "scw.verify", skip_all)]
     pub(crate) async fn judge(&self, questions: &[Question]) -> Result<Vec<Judgement>, Fault> {
         let judged = timeout(CHAIN_TIME, self.judge_all(questions)).await;
         let judged = judged.unwrap_or(Err(Fault::TimedOut));
@@ -128,6 +129,7 @@ impl Chains {
     /// - A block beyond the newest one, or more than [`WALLET_BLOCK_AGE_SECONDS`] before it, is
     ///   refused for good.
     /// - A fault concerns the signatures of its chain only and can be asked about again.
+    #[tracing::instrument(name = "scw.verify", skip_all)]
     pub(crate) async fn admit(&self, requests: Vec<ScwRequest>) -> CollectedVerdicts {
         let deadline = Instant::now() + CHAIN_TIME;
         let late = |_| Err(Fault::TimedOut);

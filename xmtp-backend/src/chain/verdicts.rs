@@ -25,7 +25,10 @@ pub(super) struct Verdicts(Mutex<LruCache<Key, bool>>);
 
 impl Verdicts {
     pub(super) fn new(entries: NonZeroUsize) -> Self {
-        Self(Mutex::new(LruCache::new(entries)))
+        // It grows with what it holds; made at its size it would take all its room at once.
+        let mut verdicts = LruCache::unbounded();
+        verdicts.resize(entries);
+        Self(Mutex::new(verdicts))
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<bool> {

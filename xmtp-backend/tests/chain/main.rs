@@ -437,6 +437,20 @@ async fn a_node_of_another_chain_is_not_believed() {
 }
 
 #[tokio::test]
+async fn as_many_verdicts_are_remembered_as_the_operator_says() {
+    let valid = || Reply::result(json!(format!("0x{:064}", 1)));
+    let front = Front::alone(move |_| valid()).await;
+    let mut config = config(&front.url);
+    config.validation.max_scw_cache_entries = 2;
+    let peer = Peer::start(config).await;
+    for (block, calls) in [(1, 1), (2, 2), (1, 2), (3, 3), (1, 3), (2, 4)] {
+        let question = asked_at(block, Address::repeat_byte(1), vec![1; 65]);
+        assert_eq!(verdicts(&peer, vec![question]).await, [true]);
+        assert_eq!(front.count("eth_call"), calls, "block {block}");
+    }
+}
+
+#[tokio::test]
 async fn a_chain_is_asked_few_questions_at_a_time() {
     /// The bounds of the server.
     const OF_ONE_REQUEST: usize = 8;
