@@ -4,14 +4,22 @@
 //! the same questions in production and always gets the same answers.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
-/// Tells the time of day.
+/// Tells the time of day, and waits for it to pass.
+#[async_trait]
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Returns nanoseconds since 1970.
     fn now_ns(&self) -> u64;
+
+    /// Waits until as much time has passed.
+    ///
+    /// - Dropping the future ends the wait.
+    async fn wait(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
 }
 
 /// The clock of the machine.

@@ -19,6 +19,7 @@
 //! The rooms, from the outside in:
 //!
 //! - [`config`]: what an operator decides, checked before anything starts;
+//! - `auth`: who may call;
 //! - `edge`: the port, and what every request passes before and after the services;
 //! - [`Services`]: the calls of the wire, with and without a socket;
 //! - `validate`: what may be stored, per kind of envelope;
@@ -31,6 +32,7 @@
 //! When you want another crate: the messages and the limits are in `xmtp_proto`, the rules of
 //! identity updates in `xmtp_identity`, a client in `xmtp`.
 
+mod auth;
 mod chain;
 pub mod config;
 mod edge;
@@ -46,6 +48,7 @@ mod telemetry;
 pub mod testing;
 mod validate;
 
+pub use auth::{KeySetError, KeySetFailure};
 pub use config::{Config, ConfigError};
 pub use server::{Backend, Ended, Running, StartError};
 pub use services::{Frames, Services};

@@ -174,6 +174,26 @@ pub(crate) const RETRY_AFTER_LEAST: Duration = Duration::from_secs(1);
 
 /// How much longer than [`RETRY_AFTER_LEAST`] the pause may be; each caller gets its own.
 pub(crate) const RETRY_AFTER_SPREAD: Duration = Duration::from_secs(4);
+/// The longest bearer token, in bytes.
+pub(crate) const TOKEN_BYTES: usize = 8192;
+
+/// The most keys of a key set that can be used, in keys.
+pub(crate) const KEY_SET_KEYS: usize = 64;
+
+/// The largest key set that is read, in bytes: 256 KiB.
+pub(crate) const KEY_SET_BYTES: usize = 256 * 1024;
+
+/// How long a fetch of the key set may take.
+pub(crate) const KEY_SET_FETCH_TIME: Duration = Duration::from_secs(10);
+
+/// How often the first key set is tried before the server does not start, in attempts.
+pub(crate) const KEY_SET_FIRST_ATTEMPTS: u32 = 3;
+
+/// The pause between those attempts.
+pub(crate) const KEY_SET_FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The part of the pause between two fetches that chance adds at most, as its divisor: a tenth.
+pub(crate) const KEY_SET_JITTER_DIVISOR: u32 = 10;
 
 /// Requests at a time on one HTTP/2 connection to the metrics port, in requests.
 pub(crate) const METRICS_HTTP2_STREAMS: u32 = 8;

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::config::{Config, ConfigError, Database};
+use crate::auth::{self, KeySetFailure, Opened, Refresher};
+use crate::config::{Config, ConfigError, Database, published};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{
@@ -28,6 +29,9 @@ pub enum StartError {
     /// The configuration is refused.
     #[error("the configuration is refused: {0}")]
     Config(#[from] ConfigError),
+    /// The keys of bearer tokens could not be loaded.
+    #[error("auth.jwks_url: the keys can not be loaded: {0}")]
+    Keys(#[from] KeySetFailure),
     /// The database could not be opened.
     #[error("the database is refused: {0}")]
     Store(#[from] OpenError),
@@ -54,13 +58,16 @@ pub enum Ended {
     /// The listener failed.
     #[error("the listener failed")]
     ListenerFailed,
+    /// The keys of bearer tokens could not be refreshed for `auth.jwks_max_stale_seconds`.
+    #[error("the key set is too old, see that auth.jwks_url can be reached")]
+    KeysTooOld,
 }
 
 impl Backend {
     /// Starts a server; when this returns, it serves.
     pub async fn start(config: Config) -> Result<Running, StartError> {
-        let services = Self::services(&config).await?;
-        match Running::listen(&config, services.clone()).await {
+        let (services, auth) = Self::open(&config).await?;
+        match Running::listen(&config, services.clone(), auth).await {
             Ok(running) => Ok(running),
             Err(error) => {
                 services.close().await;
@@ -71,26 +78,38 @@ impl Backend {
 
     /// Opens the calls of a server without a socket.
     ///
+    /// - Whoever can call them needs no credential.
     /// - [`Services::close`] lets go of the database.
     pub async fn services(config: &Config) -> Result<Services, StartError> {
+        let (services, _) = Self::open(config).await?;
+        Ok(services)
+    }
+
+    /// Loads the keys, opens the database, and begins to serve nobody yet.
+    async fn open(config: &Config) -> Result<(Services, Option<Opened>), StartError> {
         config.check()?;
-        refuse_unbuilt(config)?;
+        let auth = open_auth(config).await?;
+        let loaded = auth.as_ref().map_or(&[][..], |auth| &auth.loaded);
+        let configuration = published(config, loaded)?;
         let store = open_store(config).await?;
-        let services = Services::new(config, store.clone()).await;
+        let services = Services::new(config, configuration, store.clone()).await;
         if services.is_err() {
             store.close().await;
         }
-        services
+        Ok((services?, auth))
     }
 }
 
-/// Refuses what a configuration may ask for and this build does not have.
-fn refuse_unbuilt(config: &Config) -> Result<(), ConfigError> {
-    if config.auth.is_some() {
-        let problem = "authentication is not available in this build";
-        return Err(ConfigError::new("auth.enabled", problem));
-    }
-    Ok(())
+async fn open_auth(config: &Config) -> Result<Option<Opened>, StartError> {
+    let Some(auth) = &config.auth else {
+        return Ok(None);
+    };
+    let (identifier, clock) = (&config.server.identifier, config.clock.clone());
+    let opened = auth::open(auth, identifier, clock).await;
+    opened.map(Some).map_err(|error| match error {
+        auth::OpenError::Config(error) => error.into(),
+        auth::OpenError::Keys(error) => error.into(),
+    })
 }
 
 async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
@@ -119,6 +138,8 @@ pub struct Running {
     address: SocketAddr,
     services: Services,
     health: HealthReporter,
+    /// Keeps the keys of bearer tokens fresh.
+    keys: Option<Refresher>,
     max_drain_duration: Duration,
     stop: watch::Sender<bool>,
     serving: Serving,
@@ -126,7 +147,11 @@ pub struct Running {
 }
 
 impl Running {
-    async fn listen(config: &Config, services: Services) -> Result<Self, StartError> {
+    async fn listen(
+        config: &Config,
+        services: Services,
+        auth: Option<Opened>,
+    ) -> Result<Self, StartError> {
         let listener = Listener::bind(config.server.listen).await;
         let listener = listener.map_err(|error| StartError::Listen(error.kind()))?;
         let address = listener.address();
@@ -146,7 +171,9 @@ impl Running {
             identifier: config.server.identifier.as_str().into(),
             request_logger: config.server.request_logger,
         };
-        let service = edge(routes(&services).add_service(health_service), observe);
+        let (authenticator, keys) = auth.map_or((None, None), Opened::into_parts);
+        let routes = routes(&services).add_service(health_service);
+        let service = edge(routes, observe, authenticator);
         let serving = listener.serve(service, config.max_http2_streams, stop.subscribe());
         metrics::backend_ready(true);
         let identifier = config.server.identifier.as_str();
@@ -156,6 +183,7 @@ impl Running {
             address,
             services,
             health,
+            keys,
             max_drain_duration,
             stop,
             serving,
@@ -184,11 +212,29 @@ impl Running {
     }
 
     /// Waits until the server ends by itself.
+    ///
+    /// - From then on it serves nobody; [`Running::stop`] ends what is open.
     pub async fn wait(&mut self) -> Ended {
-        tokio::select! {
+        let keys = self.keys.as_ref();
+        let ended = tokio::select! {
             () = self.services.failed() => Ended::StoreFailed,
             _ = &mut self.serving => Ended::ListenerFailed,
-        }
+            () = async {
+                match keys {
+                    Some(keys) => keys.stale().await,
+                    None => std::future::pending().await,
+                }
+            } => Ended::KeysTooOld,
+        };
+        self.refuse().await;
+        ended
+    }
+
+    /// Refuses new calls and ends the streams.
+    async fn refuse(&self) {
+        set_health(&self.health, ServingStatus::NotServing).await;
+        metrics::backend_ready(false);
+        self.services.shut_down();
     }
 
     /// Stops the server.
@@ -197,9 +243,7 @@ impl Running {
     /// - Open requests may finish for as long as the configuration lets them.
     /// - Afterwards the database is closed.
     pub async fn stop(mut self) {
-        set_health(&self.health, ServingStatus::NotServing).await;
-        metrics::backend_ready(false);
-        self.services.shut_down();
+        self.refuse().await;
         self.stop.send_replace(true);
         if !self.serving.is_finished() {
             let drained = tokio::time::timeout(self.max_drain_duration, &mut self.serving).await;

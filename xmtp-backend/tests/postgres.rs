@@ -51,7 +51,7 @@ async fn health(peer: &Peer) -> ServingStatus {
 async fn reopened(peer: &Peer) -> Subscriber {
     let open = async {
         loop {
-            if let Ok(mut stream) = peer.try_subscribe().await
+            if let Ok(mut stream) = peer.try_subscribe(None).await
                 && stream.next().await.is_ok()
             {
                 return stream;

@@ -35,8 +35,10 @@ use tonic::service::Routes;
 use tonic_web::GrpcWebLayer;
 use tower::{Service, ServiceBuilder};
 
+pub(crate) use gate::Gate;
 pub(crate) use listen::{Listener, Serving};
 pub(crate) use observe::ObserveLayer;
+pub(crate) use request_id::RequestId;
 
 use self::cors::cors;
 use self::deadline::DeadlineLayer;
@@ -49,6 +51,7 @@ use self::request_id::RequestIdLayer;
 pub(crate) fn edge(
     routes: Routes,
     observe: ObserveLayer,
+    credentials: impl Gate,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
@@ -57,6 +60,7 @@ pub(crate) fn edge(
         .layer(RequestIdLayer)
         .layer(observe)
         .layer(cors())
+        .layer(GateLayer::new(credentials))
         .layer(GateLayer::new(OnlyIdentity))
         .layer(GrpcWebLayer::new())
         .layer(FailureLayer)

@@ -22,7 +22,7 @@ use tonic::Status;
 use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
 
 use crate::chain::Chains;
-use crate::config::{Config, published};
+use crate::config::Config;
 use crate::hooks::{Call, Clock, Hooks, Point, Verdict};
 use crate::server::StartError;
 use crate::store::Store;
@@ -63,8 +63,12 @@ impl fmt::Debug for Services {
 }
 
 impl Services {
-    pub(crate) async fn new(config: &Config, store: Arc<dyn Store>) -> Result<Self, StartError> {
-        let configuration = published(config, &[])?;
+    /// - `configuration` is what GetConfiguration answers, for ever.
+    pub(crate) async fn new(
+        config: &Config,
+        configuration: GetConfigurationResponse,
+        store: Arc<dyn Store>,
+    ) -> Result<Self, StartError> {
         let chains = Chains::new(config)?;
         let settings = StreamSettings::new(config);
         let engine = Engine::start(store.clone(), settings, config.hooks.clone()).await?;

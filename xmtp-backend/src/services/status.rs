@@ -50,8 +50,22 @@ pub(crate) enum Failure {
     CompressedRequest,
     /// There is nothing of that name.
     NotFound,
-    /// The credential is refused.
-    CredentialRejected,
+    /// There is no credential.
+    CredentialMissing,
+    /// The credential does not have its form.
+    CredentialMalformed,
+    /// The token is signed in a way that is not taken.
+    CredentialAlgorithm,
+    /// No key of this server signed the token.
+    CredentialUntrusted,
+    /// The token's time is over.
+    CredentialExpired,
+    /// The token's time has not come.
+    CredentialNotYetValid,
+    /// The token is meant for others.
+    CredentialAudience,
+    /// The token comes from others.
+    CredentialIssuer,
     /// The credential is good and does not allow the call.
     ScopeMissing,
     /// The call was given up by its caller.
@@ -81,7 +95,14 @@ impl Failure {
             Self::UnknownMethod => (Code::Unimplemented, "UNKNOWN_METHOD"),
             Self::CompressedRequest => (Code::Unimplemented, "COMPRESSED_REQUEST"),
             Self::NotFound => (Code::NotFound, "NOT_FOUND"),
-            Self::CredentialRejected => (Code::Unauthenticated, "CREDENTIAL_REJECTED"),
+            Self::CredentialMissing => (Code::Unauthenticated, "CREDENTIAL_MISSING"),
+            Self::CredentialMalformed => (Code::Unauthenticated, "CREDENTIAL_MALFORMED"),
+            Self::CredentialAlgorithm => (Code::Unauthenticated, "CREDENTIAL_ALGORITHM"),
+            Self::CredentialUntrusted => (Code::Unauthenticated, "CREDENTIAL_UNTRUSTED"),
+            Self::CredentialExpired => (Code::Unauthenticated, "CREDENTIAL_EXPIRED"),
+            Self::CredentialNotYetValid => (Code::Unauthenticated, "CREDENTIAL_NOT_YET_VALID"),
+            Self::CredentialAudience => (Code::Unauthenticated, "CREDENTIAL_AUDIENCE"),
+            Self::CredentialIssuer => (Code::Unauthenticated, "CREDENTIAL_ISSUER"),
             Self::ScopeMissing => (Code::PermissionDenied, "SCOPE_MISSING"),
             Self::Cancelled => (Code::Cancelled, "CANCELLED"),
             Self::ServerFault => (Code::Internal, "SERVER_FAULT"),
@@ -115,7 +136,7 @@ impl Failure {
             Code::OutOfRange => Self::RequestTooLarge,
             Code::Unimplemented => Self::UnknownMethod,
             Code::NotFound => Self::NotFound,
-            Code::Unauthenticated => Self::CredentialRejected,
+            Code::Unauthenticated => Self::CredentialMissing,
             Code::PermissionDenied => Self::ScopeMissing,
             Code::Cancelled => Self::Cancelled,
             _ => Self::ServerFault,

@@ -136,14 +136,23 @@ impl Peer {
     }
 
     pub(crate) async fn subscribe(&self) -> Subscriber {
-        self.try_subscribe().await.expect("it opens")
+        self.try_subscribe(None).await.expect("it opens")
     }
 
-    pub(crate) async fn try_subscribe(&self) -> Result<Subscriber, Status> {
+    /// Opens a stream with a credential, or with none.
+    pub(crate) async fn try_subscribe(
+        &self,
+        authorization: Option<&str>,
+    ) -> Result<Subscriber, Status> {
         let (requests, stream) = mpsc::channel(200);
         let client = SubscriptionServiceClient::new(self.channel.clone());
         let mut client = client.max_decoding_message_size(64 << 20);
-        let frames = client.subscribe(ReceiverStream::new(stream)).await?;
+        let mut request = tonic::Request::new(ReceiverStream::new(stream));
+        if let Some(value) = authorization {
+            let value = value.parse().expect("a header value");
+            request.metadata_mut().insert("authorization", value);
+        }
+        let frames = client.subscribe(request).await?;
         Ok(Subscriber {
             requests: Some(requests),
             frames: frames.into_inner(),
