@@ -14,8 +14,11 @@ mod conformance;
 mod decide;
 mod feed;
 mod memory;
+mod memory_data;
 mod postgres;
 mod record;
+#[cfg(test)]
+mod simulated;
 mod sqlite;
 mod turn;
 
