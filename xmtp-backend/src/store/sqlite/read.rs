@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use rusqlite::types::Type;
-use rusqlite::{CachedStatement, OptionalExtension, Row, Transaction};
+use rusqlite::{CachedStatement, OptionalExtension, Row, Statement, Transaction};
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
 
 use crate::limits::OVERHEAD_BYTES;
@@ -97,10 +97,15 @@ pub(super) fn stored(
         .optional()
 }
 
+/// Selects the newest id of a topic.
+const HEAD: &str = "SELECT last_sequence_id FROM topic_head WHERE topic = ?1";
+
 /// Reads the newest id of a topic; zero for an empty one.
 pub(super) fn head(snapshot: &Transaction<'_>, topic: &Topic) -> rusqlite::Result<SequenceId> {
-    let sql = "SELECT last_sequence_id FROM topic_head WHERE topic = ?1";
-    let mut statement = snapshot.prepare_cached(sql)?;
+    head_with(&mut *snapshot.prepare_cached(HEAD)?, topic)
+}
+
+fn head_with(statement: &mut Statement<'_>, topic: &Topic) -> rusqlite::Result<SequenceId> {
     let head = statement
         .query_row([topic.as_bytes()], |row| sequence_id(row, 0))
         .optional()?;
@@ -119,7 +124,9 @@ pub(super) fn heads(
     snapshot: &Transaction<'_>,
     topics: &[Topic],
 ) -> Result<Vec<SequenceId>, ReadError> {
-    let heads = topics.iter().map(|topic| head(snapshot, topic));
+    // One statement for all: an update may name very many topics.
+    let mut statement = prepare(snapshot, HEAD)?;
+    let heads = topics.iter().map(|topic| head_with(&mut statement, topic));
     heads.collect::<rusqlite::Result<_>>().map_err(unavailable)
 }
 
