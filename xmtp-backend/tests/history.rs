@@ -15,6 +15,7 @@ mod rules;
 use std::process::Command;
 
 use crowd::{Plan, run};
+use xmtp_backend::testing::Postgres;
 
 fn plan() -> Plan {
     let plan = Plan::default();
@@ -54,4 +55,13 @@ async fn sqlite_loses_repeats_and_reorders_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history.db3");
     keeps_every_rule(&format!("sqlite:{}", path.display())).await;
+}
+
+/// covers: STR-004, STR-006, STR-010, EXT-001
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_loses_repeats_and_reorders_nothing() {
+    // Where it is not installed, and must be, that fails here.
+    if let Some(server) = Postgres::shared() {
+        keeps_every_rule(&server.database()).await;
+    }
 }
