@@ -27,6 +27,7 @@ use crate::config::{Config, ConfigError};
 use crate::limits::{
     CHAIN_QUESTIONS, CHAIN_QUESTIONS_PER_CALL, CHAIN_TIME, WALLET_BLOCK_AGE_SECONDS,
 };
+use crate::telemetry::metrics;
 use check::Check;
 use node::{Block, Node};
 use verdicts::{Key, Verdicts};
@@ -202,10 +203,17 @@ impl Chains {
             block,
         });
         if let Some(known) = key.as_ref().and_then(|key| self.verdicts.get(key)) {
+            metrics::wallet_verified("cached");
             return Ok(known);
         }
         let chain_id = question.account.chain_id();
-        let is_valid = self.ask(chain_id, |node| node.holds(&call, block)).await?;
+        let asked = self.ask(chain_id, |node| node.holds(&call, block)).await;
+        metrics::wallet_verified(match asked {
+            Ok(true) => "valid",
+            Ok(false) => "invalid",
+            Err(_) => "failed",
+        });
+        let is_valid = asked?;
         if let Some(key) = key {
             self.verdicts.put(key, is_valid);
         }
