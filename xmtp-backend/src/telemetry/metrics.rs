@@ -275,8 +275,8 @@ pub(crate) fn tailer_polled(outcome: &'static str, rows: u64) {
 }
 
 /// So many ranges of ids are not settled.
-pub(crate) fn gap_ranges(number: u32) {
-    set(GAPS, &[], number.into());
+pub(crate) fn gap_ranges(number: f64) {
+    set(GAPS, &[], number);
 }
 
 /// The tailer begins anew.
@@ -289,7 +289,7 @@ pub(crate) fn tailer_ready(ready: bool) {
     set(TAILER_READY, &[], f64::from(u8::from(ready)));
 }
 
-/// The boundary was closed, or not; `outcome` is `advanced`, `timeout` or `failed`.
+/// The boundary was closed, or not; `outcome` is `advanced`, `elsewhere` or `timeout`.
 pub(crate) fn boundary_advanced(outcome: &'static str) {
     count(BOUNDARY, &[("outcome", outcome)], 1);
 }

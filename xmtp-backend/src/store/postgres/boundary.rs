@@ -16,6 +16,7 @@ use xmtp_proto::id::SequenceId;
 use super::connect::{Fault, Parameters, code};
 use super::statements::{BARRIER, BOUNDARY_TURN, LOCK, TRY_LOCK};
 use crate::limits::{BARRIER_REST, BOUNDARY_CHECK, DATABASE_SLACK};
+use crate::telemetry::metrics;
 
 /// What one attempt brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,17 @@ pub(super) enum Attempt {
     Elsewhere,
     /// A publish did not end in time; the barrier was let go.
     TimedOut,
+}
+
+impl Attempt {
+    /// Returns the name of the outcome in the numbers.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Closed(_) => "advanced",
+            Self::Elsewhere => "elsewhere",
+            Self::TimedOut => "timeout",
+        }
+    }
 }
 
 /// The one connection that moves the boundary.
@@ -48,7 +60,9 @@ impl Boundary {
     /// Moves the boundary to the present, however long that takes.
     pub(super) async fn close(&self) -> Result<SequenceId, Error> {
         loop {
-            match self.attempt().await? {
+            let attempt = self.attempt().await?;
+            metrics::boundary_advanced(attempt.name());
+            match attempt {
                 Attempt::Closed(boundary) => return Ok(boundary),
                 Attempt::Elsewhere => tokio::time::sleep(self.pause).await,
                 // While it waited, publishes waited behind it; they get their share of the time.

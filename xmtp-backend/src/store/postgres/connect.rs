@@ -284,6 +284,18 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// Returns its name in the numbers.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Again => "again",
+            Self::Closed => "closed",
+            Self::TimedOut => "timeout",
+            Self::LockTimeout => "lock_timeout",
+            Self::Unavailable => "unavailable",
+            Self::Refused => "refused",
+        }
+    }
+
     pub(super) fn of(error: &Error) -> Self {
         let Some(code) = error.code() else {
             return Self::Closed;

@@ -22,6 +22,7 @@ use crate::hooks::{Point, Verdict};
 use crate::limits::{GAP_PATIENCE, POLL_ATTEMPTS, TAIL_PAGE_BYTES, TAIL_PAGE_ROWS};
 use crate::store::record::Envelope;
 use crate::store::{ReadError, TailError};
+use crate::telemetry::{metrics, step};
 
 /// The lowest rows above `$1` in a number of ranges, cut by rows and bytes. `more` says of each row
 /// that the page was full.
@@ -169,7 +170,7 @@ impl Follower {
         let mut failures = 0;
         loop {
             let closed = news.borrow_and_update().closed;
-            match self.poll(pages).await {
+            match step!("tailer.poll", self.poll(pages)).await {
                 Ok(true) => {
                     failures = 0;
                     continue;
@@ -204,6 +205,7 @@ impl Follower {
     async fn survives(&self, error: &Error, failures: u32) -> bool {
         let passing = matches!(Fault::of(error), Fault::Again | Fault::TimedOut);
         tracing::warn!(code = code(error), passing, "a poll of the database failed");
+        metrics::database_failed(Fault::of(error).name());
         passing && failures < POLL_ATTEMPTS && self.client.batch_execute("ROLLBACK").await.is_ok()
     }
 
@@ -227,6 +229,7 @@ impl Follower {
         pages.give(page.rows).await;
         // Absence and boundary were seen by one snapshot.
         self.gaps.close(boundary);
+        metrics::gap_ranges(self.gaps.len() as f64);
         if self.gaps.len() > self.shared.settings.max_gap_ranges {
             return Err(Failed::Tail(TailError::Overflow));
         }

@@ -51,6 +51,7 @@ use super::record::{
 use super::{PublishError, ReadError, Store, Tail, TailError};
 use crate::config::{Config, PostgresSettings, Secret};
 use crate::hooks::{Clock, Hooks};
+use crate::telemetry::step;
 
 /// What the store is told.
 #[derive(Clone, Debug)]
@@ -210,7 +211,8 @@ impl Store for PostgresStore {
     }
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
-        Ok(Box::new(tail::open(&self.shared).await?))
+        let opened = step!("tailer.bootstrap", tail::open(&self.shared));
+        Ok(Box::new(opened.await?))
     }
 
     async fn close(&self) {

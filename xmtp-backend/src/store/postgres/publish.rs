@@ -27,6 +27,7 @@ use crate::limits::{DATABASE_SLACK, PUBLISH_ATTEMPTS};
 use crate::store::decide::{Facts, decide, new_meta};
 use crate::store::record::{EnvelopeKey, Meta, PreparedEnvelope};
 use crate::store::{PublishError, ReadError};
+use crate::telemetry::step;
 
 mod rows;
 
@@ -158,7 +159,7 @@ impl Publisher {
         client: &ClientWrapper,
         requests: &[&Request],
     ) -> Result<Prepared, Failed> {
-        let locked = self.lock(client, requests).await?;
+        let locked = step!("publish.locks", self.lock(client, requests)).await?;
         self.reach(Point::TopicsLocked).await?;
         // Within the locks, so that there is one reading and it is late.
         let server_ns = self.clock.now_ns();
