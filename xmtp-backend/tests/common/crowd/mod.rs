@@ -163,9 +163,13 @@ pub(crate) async fn run(plan: Plan, starter: Starter) -> History {
     }
     let log = read_log(&crowd, &topics, server.link()).await;
     crowd.heads.send_replace(Some(Arc::new(heads(&log))));
-    while let Some(ended) = subscribers.join_next().await {
-        ended.expect("a subscriber");
-    }
+    let settled = async {
+        while let Some(ended) = subscribers.join_next().await {
+            ended.expect("a subscriber");
+        }
+    };
+    let settled = tokio::time::timeout(PATIENCE, settled).await;
+    settled.expect("everything comes to everybody in time");
     server.stop().await;
     crowd.recorder.finish(&log)
 }
