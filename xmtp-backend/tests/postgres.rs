@@ -15,12 +15,16 @@ mod stream_races;
 #[path = "streams.rs"]
 mod streams;
 
+use std::sync::Arc;
+
 use common::*;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use xmtp_backend::hooks::{Hooks, Point, Verdict};
 use xmtp_backend::testing::Postgres;
 
 /// Ends the connections of one purpose; "t" if there were any.
@@ -96,6 +100,63 @@ async fn a_lost_tail_ends_streams_and_nothing_else() {
         assert_eq!(stream.ids(1).await, third);
     }
     peer.running.stop().await;
+}
+
+/// Holds publishes that have taken their ids until the test lets them go.
+#[derive(Debug)]
+struct HoldAllocated {
+    reached: mpsc::UnboundedSender<()>,
+    go: Semaphore,
+}
+
+#[tonic::async_trait]
+impl Hooks for HoldAllocated {
+    async fn reach(&self, point: Point) -> Verdict {
+        if point == Point::Allocated {
+            let _ = self.reached.send(());
+            self.go.acquire().await.expect("it stays open").forget();
+        }
+        Verdict::Go
+    }
+}
+
+/// covers: STR-030
+#[tokio::test]
+async fn more_open_ranges_than_may_be_end_streams_as_exhausted() {
+    let Some(server) = Postgres::shared() else {
+        return;
+    };
+    let url = server.database();
+    let mut config = config();
+    config.database = on_postgres(&url);
+    config.streams.max_gap_ranges = 1;
+    let peer = Peer::start(config.clone()).await;
+    let (reached, mut held) = mpsc::unbounded_channel();
+    let go = Semaphore::new(0);
+    let hooks = Arc::new(HoldAllocated { reached, go });
+    config.hooks = hooks.clone();
+    let late = Arc::new(Peer::start(config).await);
+    let mut stream = opened(&peer).await;
+    let mut publishes = Vec::new();
+    for group in [1, 2] {
+        let late = late.clone();
+        publishes.push(tokio::spawn(async move {
+            publish_texts(&late, group, &["late"]).await
+        }));
+        held.recv().await.expect("it takes its id");
+        publish_texts(&peer, 3, &[&group.to_string()]).await;
+    }
+    assert_eq!(stream.failure().await.code(), Code::ResourceExhausted);
+    hooks.go.add_permits(100);
+    for publish in publishes {
+        publish.await.expect("it is stored");
+    }
+    let mut stream = reopened(&peer).await;
+    stream
+        .update(1, vec![from(&group_topic(1), 0)], vec![])
+        .await;
+    stream.applied().await;
+    assert_eq!(stream.ids(1).await, [1]);
 }
 
 #[tokio::test]
