@@ -27,6 +27,7 @@
 //! - `chain`: what wallets on a chain say about signatures;
 //! - [`store`]: where envelopes are kept, a trait and its engines;
 //! - [`Telemetry`]: the numbers, the log and the spans;
+//! - `maintenance`: what has expired goes, and a restored database is fenced;
 //! - [`hooks`]: the clock, and the points at which a test may hold or fail the server.
 //!
 //! When you want another crate: the messages and the limits are in `xmtp_proto`, the rules of
@@ -38,6 +39,7 @@ pub mod config;
 mod edge;
 pub mod hooks;
 mod limits;
+mod maintenance;
 mod server;
 mod services;
 mod session;

@@ -109,6 +109,23 @@ pub(crate) const BARRIER_REST: u32 = 20;
 /// How often it is looked whether the connection that draws boundaries still stands.
 pub(crate) const BOUNDARY_CHECK: Duration = Duration::from_secs(1);
 
+/// Rows that one step of pruning looks at, in rows; publishes wait for one step at most.
+pub(crate) const PRUNE_ROWS: usize = 1000;
+
+/// The pause after one step of pruning.
+pub(crate) const PRUNE_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause after a walk over everything that has newly expired.
+pub(crate) const PRUNE_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// After how long a walk begins with the oldest row again, to find rows that were the newest of
+/// their topic when it passed them.
+pub(crate) const PRUNE_WRAP: Duration = Duration::from_secs(24 * 3600);
+
+/// Ids that a fence leaves unused at least, in ids: 2^32, more than any server gives out between
+/// two backups.
+pub(crate) const FENCE_IDS: u64 = 1 << 32;
+
 /// Shards of the registry of topics, in shards; a power of two.
 pub(crate) const REGISTRY_SHARDS: usize = 64;
 

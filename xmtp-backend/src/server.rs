@@ -14,8 +14,8 @@ use crate::config::{Config, ConfigError, Database, published};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{
-    MemoryStore, OpenError, PostgresOptions, PostgresStore, SetupError, SqliteStore, Store,
-    TailError,
+    MemoryStore, OpenError, PostgresOptions, PostgresStore, PruneError, SetupError, SqliteStore,
+    Store, TailError,
 };
 use crate::telemetry::{Scrape, metrics};
 
@@ -41,6 +41,9 @@ pub enum StartError {
     /// The database does not tell what becomes visible.
     #[error("streams can not start: {0}")]
     Tail(#[from] TailError),
+    /// The database could not be pruned.
+    #[error("the database could not be pruned: {0}")]
+    Prune(#[from] PruneError),
     /// The address could not be listened on.
     #[error("server.listen: the address can not be listened on: {0}")]
     Listen(io::ErrorKind),
@@ -112,7 +115,8 @@ async fn open_auth(config: &Config) -> Result<Option<Opened>, StartError> {
     })
 }
 
-async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
+/// Opens the store that a configuration names.
+pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartError> {
     let clock = config.clock.clone();
     let path = match &config.database {
         Database::Memory => return Ok(Arc::new(MemoryStore::new(clock))),

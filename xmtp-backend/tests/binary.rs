@@ -125,3 +125,87 @@ fn a_refused_file_is_told_by_its_field() {
         "nothing was opened"
     );
 }
+
+fn command(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
+    command.args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// covers: CFG-001, CFG-002
+#[test]
+fn a_file_is_checked_without_opening_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_config(folder.path(), "");
+    let path = path.to_str().unwrap();
+    assert_eq!(said(&command(&["check", path])), "ok\n");
+    let text = "[server]\nidentifier = \"a secret\"\n\
+                [database]\nurl = \"postgres://u:secret@192.0.2.1/n\"\n";
+    std::fs::write(path, text).unwrap();
+    let problem = failed(&command(&["check", path]));
+    assert!(problem.contains("server.identifier") && !problem.contains("secret"));
+    std::fs::write(path, text.replace("a secret", "a")).unwrap();
+    assert_eq!(
+        said(&command(&["check", path])),
+        "ok\n",
+        "nobody answers there"
+    );
+    let files = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files, 1, "only the file itself");
+}
+
+/// covers: CFG-009
+#[test]
+fn the_published_schema_is_the_one_of_the_types() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.schema.json");
+    let parse = |text: &str| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    let published = parse(&std::fs::read_to_string(&path).unwrap());
+    let printed = parse(&said(&command(&["schema"])));
+    assert!(
+        printed == published,
+        "write the output of `xmtp-backend schema` to {}",
+        path.display()
+    );
+    let server = &printed["$defs"]["server"];
+    assert_eq!(server["required"], serde_json::json!(["identifier"]));
+    for (section, field) in [
+        ("server", "identifier"),
+        ("server", "min_libxmtp_version"),
+        ("auth", "enabled"),
+        ("mls", "max_group_members"),
+        ("mls", "max_installations_per_inbox"),
+        ("mls", "commit_log_enabled"),
+    ] {
+        let field = &printed["$defs"][section]["properties"][field];
+        assert!(field["description"].is_string(), "{section}: {field}");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_database_is_fenced_and_pruned_by_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_config(folder.path(), "");
+    let text = path.to_str().unwrap();
+    let mut process = Process::start(&path);
+    process.publish("a").await;
+    for name in ["fence", "prune"] {
+        let problem = failed(&command(&[name, "--config", text]));
+        assert!(
+            problem.contains("another process has the database open"),
+            "{problem}"
+        );
+    }
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+    assert!(said(&command(&["prune", "--config", text])).contains("pruned: 0"));
+    assert!(said(&command(&["fence", "--config", text])).contains("the greatest id was 1,"));
+    let mut process = Process::start(&path);
+    assert_eq!(process.publish("b").await, (2 << 32) + 1);
+    process.child.kill().unwrap();
+    process.child.wait().unwrap();
+}

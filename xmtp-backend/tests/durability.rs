@@ -104,6 +104,15 @@ impl Disk {
         self.acknowledged.push((id, key(&envelope)));
     }
 
+    /// Returns the mark as it was first written: it is not synced again, so no later one may be
+    /// there after a loss of power.
+    fn first_mark(&self) -> Vec<u8> {
+        let mut mark = self.read(false, ".mark");
+        let digits = mark.len() - 21..mark.len() - 1;
+        mark[digits].fill(b'0');
+        mark
+    }
+
     /// Reads one of the files as it is, or as it was when it was last synced.
     fn read(&self, kept: bool, suffix: &str) -> Vec<u8> {
         let folder = if kept { "kept/" } else { "" };
@@ -142,11 +151,14 @@ async fn ids(link: &mut Link) -> Vec<u64> {
 }
 
 /// Opens what a loss of power left, and answers how many of the acknowledged rows are there.
-async fn recovered(database: &[u8], log: &[u8], acknowledged: &[(u64, EnvelopeKey)]) -> usize {
+async fn recovered(database: &[u8], log: &[u8], disk: &Disk) -> usize {
+    let acknowledged = disk.acknowledged.as_slice();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(DATABASE);
     std::fs::write(&path, database).unwrap();
     std::fs::write(folder.path().join(format!("{DATABASE}-wal")), log).unwrap();
+    let mark = folder.path().join(format!("{DATABASE}.mark"));
+    std::fs::write(mark, disk.first_mark()).unwrap();
     let store = SqliteStore::open(&path, IDENTIFIER, Arc::new(SystemClock)).expect("it opens");
     let keys = acknowledged.iter().map(|(_, key)| *key).collect();
     let found = store.existing(keys).await.expect("it is read");
@@ -190,7 +202,7 @@ async fn what_is_acknowledged_is_synced() {
         for (kept_database, kept_log) in [(true, true), (true, false), (false, true)] {
             let database = disk.read(kept_database, "");
             let log = disk.read(kept_log, "-wal");
-            let there = recovered(&database, &log, &disk.acknowledged).await;
+            let there = recovered(&database, &log, &disk).await;
             assert_eq!(there, number + 1, "{kept_database} {kept_log}");
         }
     }
@@ -221,14 +233,14 @@ async fn a_log_cut_behind_the_last_acknowledged_commit_keeps_every_row() {
     server.kill().await;
     let step = ((log.len() - end) / CUTS).max(1);
     for cut in (end..=log.len()).step_by(step) {
-        let there = recovered(&database, &log[..cut], &disk.acknowledged).await;
+        let there = recovered(&database, &log[..cut], &disk).await;
         assert_eq!(there, ROWS, "cut at {cut} of {}", log.len());
         let mut torn = log.clone();
         torn[cut..].fill(0xA5);
-        let there = recovered(&database, &torn, &disk.acknowledged).await;
+        let there = recovered(&database, &torn, &disk).await;
         assert_eq!(there, ROWS, "torn at {cut} of {}", log.len());
     }
-    let there = recovered(&database, &log[..end - 1], &disk.acknowledged).await;
+    let there = recovered(&database, &log[..end - 1], &disk).await;
     assert_eq!(there, ROWS - 1, "one byte less is one row less");
 }
 
@@ -253,7 +265,7 @@ async fn after_a_failed_sync_the_process_ends() {
     let acknowledged: Vec<u64> = disk.acknowledged.iter().map(|(id, _)| *id).collect();
     assert_eq!(ids(&mut link).await, acknowledged, "each row once");
     let (database, log) = (disk.read(true, ""), disk.read(true, "-wal"));
-    let there = recovered(&database, &log, &disk.acknowledged).await;
+    let there = recovered(&database, &log, &disk).await;
     assert_eq!(there, 4, "nothing stands on what was not synced");
     server.kill().await;
 }

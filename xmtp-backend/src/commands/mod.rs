@@ -3,6 +3,8 @@
 //! A command ends with a message for whoever typed it, or without one.
 
 mod check;
+mod fence;
+mod prune;
 mod schema;
 mod serve;
 
@@ -12,7 +14,9 @@ use std::path::PathBuf;
 const USAGE: &str = "usage:
   xmtp-backend --config FILE          serves
   xmtp-backend check FILE             reads a configuration file and names what is wrong with it
-  xmtp-backend schema                 prints the JSON schema of the configuration file";
+  xmtp-backend schema                 prints the JSON schema of the configuration file
+  xmtp-backend fence --config FILE    makes a restored database safe to serve; stop the server first
+  xmtp-backend prune --config FILE    deletes what has expired; stop the server first";
 
 /// What was asked for.
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub(crate) enum Command {
     Serve(PathBuf),
     Check(PathBuf),
     Schema,
+    Fence(PathBuf),
+    Prune(PathBuf),
     Help,
 }
 
@@ -29,6 +35,12 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Command, String> {
         [flag, path] if flag == "--config" => Ok(Command::Serve(path.into())),
         [command, path] if command == "check" => Ok(Command::Check(path.into())),
         [command] if command == "schema" => Ok(Command::Schema),
+        [command, flag, path] if command == "fence" && flag == "--config" => {
+            Ok(Command::Fence(path.into()))
+        }
+        [command, flag, path] if command == "prune" && flag == "--config" => {
+            Ok(Command::Prune(path.into()))
+        }
         [flag] if flag == "--help" => Ok(Command::Help),
         _ => Err(USAGE.to_owned()),
     }
@@ -40,11 +52,22 @@ pub(crate) fn run(command: Command) -> Result<(), String> {
         Command::Serve(path) => serve::run(&path),
         Command::Check(path) => check::run(&path),
         Command::Schema => schema::run(),
+        Command::Fence(path) => fence::run(&path),
+        Command::Prune(path) => prune::run(&path),
         Command::Help => {
             say(USAGE);
             Ok(())
         }
     }
+}
+
+/// Runs one command on a runtime of its own.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {}", error.kind()))?;
+    Ok(runtime.block_on(work))
 }
 
 /// Tells whoever started the program why it ended; there may be no log yet.

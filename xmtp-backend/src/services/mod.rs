@@ -24,6 +24,7 @@ use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
 use crate::chain::Chains;
 use crate::config::Config;
 use crate::hooks::{Call, Clock, Hooks, Point, Verdict};
+use crate::maintenance::Pruner;
 use crate::server::StartError;
 use crate::store::Store;
 use crate::stream::{Engine, StreamSettings};
@@ -46,6 +47,7 @@ struct Inner {
     store: Arc<dyn Store>,
     engine: Engine,
     chains: Chains,
+    pruner: Pruner,
     configuration: GetConfigurationResponse,
     limits: LimitsConfiguration,
     clock: Arc<dyn Clock>,
@@ -72,10 +74,12 @@ impl Services {
         let chains = Chains::new(config)?;
         let settings = StreamSettings::new(config);
         let engine = Engine::start(store.clone(), settings, config.hooks.clone()).await?;
+        let pruner = Pruner::start(store.clone(), config.clock.clone());
         let inner = Inner {
             store,
             engine,
             chains,
+            pruner,
             configuration,
             limits: config.limits,
             clock: config.clock.clone(),
@@ -89,6 +93,7 @@ impl Services {
 
     /// Refuses new calls and ends every stream with UNAVAILABLE.
     pub(crate) fn shut_down(&self) {
+        self.inner.pruner.stop();
         self.inner.engine.shut_down();
     }
 

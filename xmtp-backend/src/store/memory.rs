@@ -13,10 +13,10 @@ use super::decide::{Facts, decide, new_meta};
 use super::feed::{Feed, Positions};
 use super::memory_data::Data;
 use super::record::{
-    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope, Query,
-    Turn, TurnBudget, Want,
+    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope,
+    PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
-use super::{PublishError, ReadError, Store, Tail, TailError};
+use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::hooks::Clock;
 
 /// Keeps envelopes in memory.
@@ -129,6 +129,14 @@ impl Store for MemoryStore {
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
         Ok(Box::new(self.feed.tail(self.kept.clone())))
+    }
+
+    async fn prune(&self, now_ns: u64, budget: PruneBudget) -> Result<Pruned, PruneError> {
+        let mut kept = self.kept.lock();
+        if kept.closed {
+            return Err(PruneError::Unavailable);
+        }
+        Ok(kept.data.prune(now_ns, budget))
     }
 
     async fn close(&self) {

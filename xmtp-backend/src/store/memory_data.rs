@@ -12,7 +12,7 @@ use super::ReadError;
 use super::decide::Facts;
 use super::record::{
     Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, IdentityWrite, Meta, Page,
-    PreparedEnvelope, Query, Served, Turn, TurnBudget, Want,
+    PreparedEnvelope, PruneBudget, PrunePosition, Pruned, Query, Served, Turn, TurnBudget, Want,
 };
 use super::turn::{Meter, Room};
 use crate::limits::OVERHEAD_BYTES;
@@ -81,6 +81,48 @@ impl Data {
                 _ => {}
             }
         }
+    }
+
+    /// Deletes what the budget allows.
+    pub(super) fn prune(&mut self, now_ns: u64, budget: PruneBudget) -> Pruned {
+        let expired = self.expired(now_ns, budget);
+        let last = expired.last().copied();
+        let is_full = expired.len() == budget.rows;
+        let deleted = expired.into_iter();
+        let deleted = deleted.filter(|row| self.delete_old(row.sequence_id));
+        Pruned {
+            deleted: deleted.count(),
+            next: last.filter(|_| is_full),
+        }
+    }
+
+    /// Returns the rows that one step of pruning looks at, in the order in which they expired.
+    fn expired(&self, now_ns: u64, budget: PruneBudget) -> Vec<PrunePosition> {
+        let positions = self.rows.values().filter_map(|row| {
+            Some(PrunePosition {
+                expiry_ns: row.meta.expiry_ns?,
+                sequence_id: row.meta.sequence_id,
+            })
+        });
+        let is_next = |position: &PrunePosition| {
+            position.expiry_ns < now_ns && budget.after.is_none_or(|after| *position > after)
+        };
+        let mut expired: Vec<_> = positions.filter(is_next).collect();
+        expired.sort_unstable();
+        expired.truncate(budget.rows);
+        expired
+    }
+
+    /// Deletes a row unless it is the newest of its topic.
+    fn delete_old(&mut self, id: SequenceId) -> bool {
+        let key = self.rows[&id].meta.key;
+        if self.head(&key.topic) == id {
+            return false;
+        }
+        self.rows.remove(&id);
+        self.keys.remove(&key);
+        let topic = self.topics.get_mut(&key.topic);
+        topic.is_some_and(|rows| rows.remove(&id).is_some())
     }
 
     fn range(

@@ -26,9 +26,10 @@ pub use memory::MemoryStore;
 pub use postgres::{PostgresOptions, PostgresStore, SetupError, fence};
 pub use record::{
     Envelope, EnvelopeKey, Hash, IdentifierKey, IdentityHistory, IdentityWrite, Meta, Page,
-    PreparedEnvelope, Query, Reason, Refusal, Served, Turn, TurnBudget, Want,
+    PreparedEnvelope, PruneBudget, PrunePosition, Pruned, Query, Reason, Refusal, Served, Turn,
+    TurnBudget, Want,
 };
-pub use sqlite::{OpenError, SqliteStore};
+pub use sqlite::{Fenced, OpenError, SqliteStore};
 
 /// Keeps envelopes.
 ///
@@ -99,6 +100,18 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// - Waits until it is known what is visible now.
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError>;
 
+    /// Deletes some of the envelopes that expired before `now_ns`.
+    ///
+    /// - Looks at expired envelopes in the order of expiry and id, from the position of the budget
+    ///   on, and at most at as many as the budget has rows.
+    /// - Deletes each of them that is not the newest of its topic, so that a head always names an
+    ///   envelope that can be read. Envelopes without an expiry are kept for ever.
+    /// - Gives no id again, and keeps heads and lookups as they are.
+    /// - What is deleted is forgotten: the same bytes are stored again under a new id.
+    /// - A store that several servers share lets one of them prune at a time; for the others there
+    ///   is nothing to do.
+    async fn prune(&self, now_ns: u64, budget: PruneBudget) -> Result<Pruned, PruneError>;
+
     /// Finishes what was accepted and lets go of all files.
     async fn close(&self);
 }
@@ -154,6 +167,14 @@ pub enum PublishError {
     /// An invariant of the store does not hold. Nothing is stored, and trying again does not help.
     #[error("the store is broken: {0}")]
     Broken(&'static str),
+}
+
+/// Reports why nothing was pruned, and what the caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PruneError {
+    /// Try again later, from the same position.
+    #[error("the store is not available")]
+    Unavailable,
 }
 
 /// Reports why a read failed, and what the caller may do.

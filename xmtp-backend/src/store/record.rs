@@ -192,6 +192,33 @@ pub struct TurnBudget {
     pub bytes: usize,
 }
 
+/// How much one step of pruning looks at, and where it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct PruneBudget {
+    /// The most rows that are looked at, in rows; at least 1.
+    pub rows: usize,
+    /// The last row that an earlier step looked at; `None` begins with the row that expired first.
+    pub after: Option<PrunePosition>,
+}
+
+/// A place in the order in which rows expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PrunePosition {
+    /// When the row expires, in nanoseconds since 1970.
+    pub expiry_ns: u64,
+    /// The row, among those that expire at the same time.
+    pub sequence_id: SequenceId,
+}
+
+/// What one step of pruning did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// How many rows are gone.
+    pub deleted: usize,
+    /// Where the next step begins; `None` after the last expired row.
+    pub next: Option<PrunePosition>,
+}
+
 /// What one fetch turn brought.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {

@@ -3,6 +3,7 @@
 //! The list of cases stands once, in [`CASES`]; each case gets a fresh store.
 
 mod following;
+mod prune;
 mod publish;
 mod reads;
 
@@ -53,6 +54,12 @@ cases![
     following::a_tail_gives_out_each_envelope_once,
     following::a_tail_that_falls_behind_misses_nothing,
     following::concurrent_publishes_keep_topics_in_order,
+    prune::only_what_has_expired_is_pruned,
+    prune::the_newest_of_a_topic_is_never_pruned,
+    prune::what_never_expires_is_never_pruned,
+    prune::pruning_goes_on_where_it_stopped,
+    prune::a_pruned_envelope_is_forgotten_and_its_id_is_not_given_again,
+    prune::a_turn_over_a_pruned_range_ends,
     publish::a_closed_store_refuses,
 ];
 

@@ -22,6 +22,7 @@ mod fetch;
 mod follow;
 mod gaps;
 mod open;
+mod prune;
 mod publish;
 mod publishers;
 mod read;
@@ -45,10 +46,10 @@ use self::endpoint::Endpoint;
 use self::publish::Publisher;
 use self::publishers::Publishers;
 use super::record::{
-    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope, Query,
-    Turn, TurnBudget, Want,
+    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope,
+    PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
-use super::{PublishError, ReadError, Store, Tail, TailError};
+use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::config::{Config, PostgresSettings, Secret};
 use crate::hooks::{Clock, Hooks};
 use crate::telemetry::step;
@@ -213,6 +214,10 @@ impl Store for PostgresStore {
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
         let opened = step!("tailer.bootstrap", tail::open(&self.shared));
         Ok(Box::new(opened.await?))
+    }
+
+    async fn prune(&self, now_ns: u64, budget: PruneBudget) -> Result<Pruned, PruneError> {
+        prune::prune(&self.shared, now_ns, budget).await
     }
 
     async fn close(&self) {

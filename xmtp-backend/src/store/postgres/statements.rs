@@ -6,6 +6,8 @@ pub(super) const BARRIER: i64 = 0x584D_5450_0001;
 pub(super) const IDENTITY: i64 = 0x584D_5450_0002;
 /// Held by the one server that tries for the barrier.
 pub(super) const BOUNDARY_TURN: i64 = 0x584D_5450_0003;
+/// Held by the one server that prunes.
+pub(super) const PRUNE_TURN: i64 = 0x584D_5450_0005;
 /// Held while tables are created or changed.
 pub(super) const MIGRATION: i64 = 0x584D_5450_0004;
 

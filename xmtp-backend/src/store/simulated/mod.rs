@@ -27,9 +27,9 @@ use super::decide::{Facts, decide, new_meta};
 use super::memory_data::Data;
 use super::record::{
     Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, IdentityWrite, Meta, Page,
-    PreparedEnvelope, Query, Turn, TurnBudget, Want,
+    PreparedEnvelope, PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
-use super::{PublishError, ReadError, Store, Tail, TailError};
+use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::hooks::Clock;
 
 /// A PostgreSQL store in memory.
@@ -74,6 +74,7 @@ struct Databases {
 enum Commit {
     Rows(Vec<(Envelope, Option<IdentityWrite>)>),
     Boundary(SequenceId),
+    Pruned(u64, PruneBudget),
 }
 
 /// What a database shows after some commits.
@@ -87,6 +88,9 @@ struct Snapshot {
 impl Snapshot {
     fn apply(&mut self, commit: &Commit) {
         match commit {
+            Commit::Pruned(now_ns, budget) => {
+                self.data.prune(*now_ns, *budget);
+            }
             Commit::Boundary(closed) => self.boundary = self.boundary.max(*closed),
             Commit::Rows(rows) => {
                 for (row, identity) in rows {
@@ -301,6 +305,20 @@ impl Store for SimulatedStore {
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
         Ok(Box::new(ReplicaTail::new(self.shared.clone())))
+    }
+
+    async fn prune(&self, now_ns: u64, budget: PruneBudget) -> Result<Pruned, PruneError> {
+        let mut databases = self.shared.databases.lock();
+        if databases.closed {
+            return Err(PruneError::Unavailable);
+        }
+        let pruned = databases.primary.data.prune(now_ns, budget);
+        databases.log.push(Commit::Pruned(now_ns, budget));
+        drop(databases);
+        if !self.shared.control.is_replica_held() {
+            self.shared.replay(usize::MAX);
+        }
+        Ok(pruned)
     }
 
     async fn close(&self) {

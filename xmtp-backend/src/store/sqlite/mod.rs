@@ -13,8 +13,10 @@
 
 mod checkpoint;
 mod lock;
+mod mark;
 mod open;
 mod pool;
+mod prune;
 mod publish;
 mod read;
 mod schema;
@@ -26,17 +28,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
 
-pub use self::open::OpenError;
+pub use self::open::{Fenced, OpenError};
 
 use self::lock::DatabaseLock;
 use self::pool::ReadPool;
 use self::writer::Writer;
 use super::feed::Feed;
 use super::record::{
-    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope, Query,
-    Turn, TurnBudget, Want,
+    Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope,
+    PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
-use super::{PublishError, ReadError, Store, Tail, TailError};
+use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::hooks::Clock;
 
 /// Keeps envelopes in one SQLite database.
@@ -53,20 +55,36 @@ impl SqliteStore {
     ///
     /// - Refuses a database that another process has open, that another program or a newer version
     ///   wrote, or that belongs to another deployment.
+    /// - Refuses a database from which more may have been given out than it knows, until
+    ///   [`SqliteStore::fence`] has run.
     /// - Touches files and may wait for the disk.
     pub fn open(path: &Path, identifier: &str, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let lock = DatabaseLock::take(path)?;
-        let connection = open::open_for_writing(path, identifier, clock.as_ref())?;
-        let last = publish::last_sequence_id(&connection)?;
+        let open::Opened {
+            connection,
+            mark,
+            last,
+        } = open::open_for_writing(path, identifier, clock.as_ref())?;
         let feed = Arc::new(Feed::new(last));
         let pool = Arc::new(ReadPool::open(path)?);
-        let writer = Writer::start(connection, clock, feed.clone())?;
+        let writer = Writer::start(connection, mark, clock, feed.clone())?;
         Ok(Self {
             writer,
             pool,
             feed,
             lock: parking_lot::Mutex::new(Some(lock)),
         })
+    }
+
+    /// Raises the ids of the database at `path` far above all that was given out from it, so that
+    /// a restored database gives no id a second time.
+    ///
+    /// - Refuses a database that a server has open: stop it first.
+    /// - Does no harm where it was not needed, and may be run again.
+    /// - Touches files and waits for the disk.
+    pub fn fence(path: &Path, identifier: &str, clock: &dyn Clock) -> Result<Fenced, OpenError> {
+        let _lock = DatabaseLock::take(path)?;
+        open::fence(path, identifier, clock)
     }
 }
 
@@ -125,6 +143,10 @@ impl Store for SqliteStore {
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
         Ok(Box::new(self.feed.tail(self.pool.clone())))
+    }
+
+    async fn prune(&self, now_ns: u64, budget: PruneBudget) -> Result<Pruned, PruneError> {
+        self.writer.prune(now_ns, budget).await
     }
 
     async fn close(&self) {

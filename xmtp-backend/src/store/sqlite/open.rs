@@ -5,17 +5,20 @@ use std::path::Path;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
+use xmtp_proto::id::SequenceId;
 
 use super::checkpoint::{Checkpoint, checkpoint};
+use super::mark::{Given, Mark};
+use super::publish::{last_sequence_id, set_last_sequence_id};
 use super::schema::{APPLICATION_ID, CREATE, SCHEMA_VERSION};
 use crate::hooks::Clock;
-use crate::limits::{DATABASE_BUSY_WAIT, STATEMENT_CACHE};
+use crate::limits::{DATABASE_BUSY_WAIT, FENCE_IDS, STATEMENT_CACHE};
 
 /// Reports why a database was not opened. Nothing of it was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the database open.
-    #[error("another process has the database open")]
+    #[error("another process has the database open; stop it first")]
     InUse,
     /// The database is not one of this server.
     #[error("the file is not a database of this server")]
@@ -31,6 +34,16 @@ pub enum OpenError {
     /// The database belongs to another deployment.
     #[error("server.identifier is not the identifier that the database was created with")]
     OtherDeployment,
+    /// More may have been given out from the database than it knows: it is a copy, or it has lost
+    /// the mark beside it.
+    #[error(
+        "the database may be older than what clients have seen of it; \
+         run `xmtp-backend fence --config FILE` once, and start again"
+    )]
+    NotFenced,
+    /// The fence has no room above the greatest id.
+    #[error("no sequence id is left")]
+    NoIdLeft,
     /// A file could not be opened or locked.
     #[error("a file of the database could not be opened: {0}")]
     Files(io::ErrorKind),
@@ -39,12 +52,72 @@ pub enum OpenError {
     Database(#[from] rusqlite::Error),
 }
 
+/// Reports what a fence did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// The greatest id that is known to have been given out.
+    pub from: SequenceId,
+    /// The id after which the next one comes.
+    pub to: SequenceId,
+}
+
+/// A database that is open for writing.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) mark: Mark,
+    /// The greatest id ever given.
+    pub(super) last: SequenceId,
+}
+
 /// Opens the connection that writes, and creates the tables of an empty database.
+///
+/// Refuses a database that does not know of everything that was given out from it.
 pub(super) fn open_for_writing(
     path: &Path,
     identifier: &str,
     clock: &dyn Clock,
-) -> Result<Connection, OpenError> {
+) -> Result<Opened, OpenError> {
+    let (connection, given) = connect(path, identifier, clock, Trust::Checked)?;
+    Ok(Opened {
+        connection,
+        mark: Mark::open(path)?,
+        last: given.last,
+    })
+}
+
+/// Raises the greatest id of the database, and marks it as whole.
+pub(super) fn fence(path: &Path, identifier: &str, clock: &dyn Clock) -> Result<Fenced, OpenError> {
+    let (mut connection, given) = connect(path, identifier, clock, Trust::Unchecked)?;
+    let from = Mark::read(path)?.map_or(given.last, |marked| marked.last.max(given.last));
+    let to = above(from).ok_or(OpenError::NoIdLeft)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    set_last_sequence_id(&transaction, to)?;
+    transaction.commit()?;
+    Mark::replace(path, Given { last: to, ..given })?;
+    Ok(Fenced { from, to })
+}
+
+/// Returns the next multiple of the fence that leaves a whole fence of ids below it: what was
+/// given out after a copy was made is not known, but it is less than that.
+fn above(from: SequenceId) -> Option<SequenceId> {
+    let fences = (from.get() / FENCE_IDS).checked_add(2)?;
+    SequenceId::checked(fences.checked_mul(FENCE_IDS)?).ok()
+}
+
+/// Whether the mark beside the database must agree with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Checked,
+    Unchecked,
+}
+
+/// Opens the connection that writes, and tells what the database knows to be given out.
+fn connect(
+    path: &Path,
+    identifier: &str,
+    clock: &dyn Clock,
+    trust: Trust,
+) -> Result<(Connection, Given), OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -60,11 +133,36 @@ pub(super) fn open_for_writing(
     // on it.
     checkpoint(&connection, Checkpoint::Truncate)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    let marked = Mark::read(path)?;
     if is_empty {
-        create(&mut connection, identifier, clock)?;
+        let is_lost = marked.is_some_and(|marked| marked.last > SequenceId::ZERO);
+        if is_lost && trust == Trust::Checked {
+            return Err(OpenError::NotFenced);
+        }
+        let created_ns = i64::try_from(clock.now_ns()).unwrap_or(i64::MAX);
+        // The mark of a lost database stays until the fence replaces it. Otherwise the mark is
+        // first, so that a crash between the two leaves nothing that looks like a copy.
+        if !is_lost {
+            let last = SequenceId::ZERO;
+            Mark::replace(path, Given { created_ns, last })?;
+        }
+        create(&mut connection, identifier, created_ns)?;
     }
-    check_deployment(&connection, identifier)?;
-    Ok(connection)
+    let created_ns = check_deployment(&connection, identifier)?;
+    let last = last_sequence_id(&connection)?;
+    let given = Given { created_ns, last };
+    if trust == Trust::Checked && !marked_at_most(path, given)? {
+        return Err(OpenError::NotFenced);
+    }
+    Ok((connection, given))
+}
+
+/// Tells whether the mark is one of this database and knows of nothing that the database does not.
+fn marked_at_most(path: &Path, given: Given) -> Result<bool, OpenError> {
+    let marked = Mark::read(path)?;
+    let is_known =
+        |marked: Given| marked.created_ns == given.created_ns && marked.last <= given.last;
+    Ok(marked.is_some_and(is_known))
 }
 
 /// Opens one connection that reads.
@@ -106,17 +204,12 @@ fn check_marks(connection: &Connection) -> Result<bool, OpenError> {
     }
 }
 
-fn create(
-    connection: &mut Connection,
-    identifier: &str,
-    clock: &dyn Clock,
-) -> Result<(), OpenError> {
+fn create(connection: &mut Connection, identifier: &str, created_ns: i64) -> Result<(), OpenError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(CREATE)?;
-    let now = i64::try_from(clock.now_ns()).unwrap_or(i64::MAX);
     transaction.execute(
         "INSERT INTO deployment VALUES (1, ?1, ?2)",
-        (identifier, now),
+        (identifier, created_ns),
     )?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
@@ -124,13 +217,14 @@ fn create(
     Ok(())
 }
 
-fn check_deployment(connection: &Connection, identifier: &str) -> Result<(), OpenError> {
-    let stored: Option<String> = connection
-        .query_row("SELECT identifier FROM deployment", [], |row| row.get(0))
+/// Returns when the database was created, or fails if it belongs to another deployment.
+fn check_deployment(connection: &Connection, identifier: &str) -> Result<i64, OpenError> {
+    let sql = "SELECT identifier, created_ns FROM deployment";
+    let stored: Option<(String, i64)> = connection
+        .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if stored.as_deref() == Some(identifier) {
-        Ok(())
-    } else {
-        Err(OpenError::OtherDeployment)
+    match stored {
+        Some((stored, created_ns)) if stored == identifier => Ok(created_ns),
+        _ => Err(OpenError::OtherDeployment),
     }
 }

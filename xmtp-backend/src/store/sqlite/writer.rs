@@ -12,22 +12,39 @@ use xmtp_proto::id::SequenceId;
 
 use super::OpenError;
 use super::checkpoint::{Checkpoint, checkpoint, is_failed_sync, is_full};
+use super::mark::Mark;
+use super::prune::prune;
 use super::publish::{Failure, last_sequence_id, set_last_sequence_id, store_request};
 use crate::hooks::Clock;
 use crate::limits::{
     CHECKPOINT_PAGES, GROUP_COMMIT_BYTES, GROUP_COMMIT_REQUESTS, WRITE_QUEUE_REQUESTS,
 };
-use crate::store::PublishError;
 use crate::store::feed::Feed;
-use crate::store::record::{Envelope, Meta, PreparedEnvelope};
+use crate::store::record::{Envelope, Meta, PreparedEnvelope, PruneBudget, Pruned};
+use crate::store::{PruneError, PublishError};
 
 type Answer = Result<Vec<Meta>, PublishError>;
 
+/// What the thread is asked to do.
+#[derive(Debug)]
+enum Job {
+    Publish(Request),
+    Prune(PruneStep),
+}
+
 /// One request and where its answer goes.
 #[derive(Debug)]
-struct Job {
+struct Request {
     envelopes: Vec<PreparedEnvelope>,
     answer: oneshot::Sender<Answer>,
+}
+
+/// One step of pruning and where its answer goes.
+#[derive(Debug)]
+struct PruneStep {
+    now_ns: u64,
+    budget: PruneBudget,
+    answer: oneshot::Sender<Result<Pruned, PruneError>>,
 }
 
 /// The server's end of the thread.
@@ -40,6 +57,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         mut connection: Connection,
+        mark: Mark,
         clock: Arc<dyn Clock>,
         feed: Arc<Feed>,
     ) -> Result<Self, OpenError> {
@@ -55,6 +73,7 @@ impl Writer {
         let thread = thread.spawn(move || {
             Loop {
                 connection,
+                mark,
                 clock,
                 feed: feed.as_ref(),
                 log_pages,
@@ -69,14 +88,33 @@ impl Writer {
     }
 
     pub(super) async fn publish(&self, envelopes: Vec<PreparedEnvelope>) -> Answer {
-        let jobs = self.jobs.lock().clone().ok_or(PublishError::Unavailable)?;
         let (answer, answered) = oneshot::channel();
-        let job = Job { envelopes, answer };
-        jobs.send(job)
-            .await
-            .map_err(|_| PublishError::Unavailable)?;
+        let sent = self.send(Job::Publish(Request { envelopes, answer })).await;
+        sent.ok_or(PublishError::Unavailable)?;
         // A thread that ended without an answer may have committed.
         answered.await.unwrap_or(Err(PublishError::UnknownOutcome))
+    }
+
+    pub(super) async fn prune(
+        &self,
+        now_ns: u64,
+        budget: PruneBudget,
+    ) -> Result<Pruned, PruneError> {
+        let (answer, answered) = oneshot::channel();
+        let step = PruneStep {
+            now_ns,
+            budget,
+            answer,
+        };
+        let sent = self.send(Job::Prune(step)).await;
+        sent.ok_or(PruneError::Unavailable)?;
+        answered.await.unwrap_or(Err(PruneError::Unavailable))
+    }
+
+    /// Hands a job to the thread; nothing if the thread has ended.
+    async fn send(&self, job: Job) -> Option<()> {
+        let jobs = self.jobs.lock().clone()?;
+        jobs.send(job).await.ok()
     }
 
     /// Lets the accepted requests finish and ends the thread.
@@ -95,6 +133,7 @@ impl Writer {
 /// What the thread owns.
 struct Loop<'f> {
     connection: Connection,
+    mark: Mark,
     clock: Arc<dyn Clock>,
     feed: &'f Feed,
     /// Pages in the log after the last commit.
@@ -115,8 +154,7 @@ impl Loop<'_> {
                 result = self.checkpoint(Checkpoint::Truncate);
                 break;
             };
-            let jobs = gather(first, &mut queue);
-            result = self.commit_group(jobs);
+            result = self.work(first, &mut queue);
             if result.is_ok() && self.log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
                 result = self.checkpoint(Checkpoint::Passive);
             }
@@ -126,6 +164,7 @@ impl Loop<'_> {
         }
         // From here on every tail ends, and with it every stream.
         self.feed.close();
+        self.mark.sync();
         if let Err((_, error)) = self.connection.close() {
             tracing::warn!(code = ?error.sqlite_error_code(), "the database did not close cleanly");
         }
@@ -144,10 +183,53 @@ impl Loop<'_> {
         Ok(())
     }
 
+    /// Does one job, and with a request those that wait behind it.
+    ///
+    /// An error means that the outcome of a commit is not known.
+    fn work(&mut self, first: Job, queue: &mut mpsc::Receiver<Job>) -> rusqlite::Result<()> {
+        let step = match first {
+            Job::Prune(step) => Some(step),
+            Job::Publish(first) => {
+                let (requests, step) = gather(first, queue);
+                self.commit_group(requests)?;
+                step
+            }
+        };
+        step.map_or(Ok(()), |step| self.prune(step))
+    }
+
+    /// Runs one transaction over a step of pruning and answers it.
+    fn prune(&mut self, step: PruneStep) -> rusqlite::Result<()> {
+        let begun = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate);
+        let pruned = begun.and_then(|transaction| {
+            let pruned = prune(&transaction, step.now_ns, step.budget)?;
+            Ok((transaction, pruned))
+        });
+        let (committed, answer) = match pruned {
+            Ok((transaction, pruned)) => (transaction.commit(), Ok(pruned)),
+            Err(error) => (Err(error), Err(PruneError::Unavailable)),
+        };
+        // A caller that has gone away needs no answer.
+        let _ = step.answer.send(match &committed {
+            Ok(()) => answer,
+            Err(_) => Err(PruneError::Unavailable),
+        });
+        match committed {
+            Err(error) if !is_failed_sync(&error) => {
+                // Which rows are gone does not matter, as long as the disk can be believed.
+                tracing::warn!(code = ?error.sqlite_error_code(), "pruning failed");
+                Ok(())
+            }
+            committed => committed,
+        }
+    }
+
     /// Runs one transaction over the requests and answers them.
     ///
     /// An error means that the outcome of a commit is not known.
-    fn commit_group(&mut self, jobs: Vec<Job>) -> Result<(), rusqlite::Error> {
+    fn commit_group(&mut self, jobs: Vec<Request>) -> Result<(), rusqlite::Error> {
         let server_ns = self.clock.now_ns();
         let begun = self
             .connection
@@ -174,6 +256,9 @@ impl Loop<'_> {
             });
             return Err(error);
         }
+        if let Some(newest) = rows.last() {
+            self.mark.advance(newest.meta.sequence_id);
+        }
         self.feed.tell(&rows);
         answer(jobs, |position| match &outcomes[position] {
             Outcome::Failed(failed) => Err(*failed),
@@ -184,7 +269,7 @@ impl Loop<'_> {
 }
 
 /// Answers that nothing is stored; writing goes on unless a sync has failed.
-fn refuse(jobs: Vec<Job>, error: rusqlite::Error) -> Result<(), rusqlite::Error> {
+fn refuse(jobs: Vec<Request>, error: rusqlite::Error) -> Result<(), rusqlite::Error> {
     tracing::warn!(code = ?error.sqlite_error_code(), "a write failed");
     answer(jobs, |_| Err(PublishError::Unavailable));
     if is_failed_sync(&error) {
@@ -193,27 +278,30 @@ fn refuse(jobs: Vec<Job>, error: rusqlite::Error) -> Result<(), rusqlite::Error>
     Ok(())
 }
 
-/// Takes what waits, up to the bounds of a group.
-fn gather(first: Job, queue: &mut mpsc::Receiver<Job>) -> Vec<Job> {
-    let size = |job: &Job| {
-        job.envelopes
-            .iter()
-            .map(|row| row.payload.len())
-            .sum::<usize>()
+/// Takes the requests that wait, up to the bounds of a group or to a step of pruning.
+fn gather(first: Request, queue: &mut mpsc::Receiver<Job>) -> (Vec<Request>, Option<PruneStep>) {
+    let size = |request: &Request| {
+        let rows = request.envelopes.iter();
+        rows.map(|row| row.payload.len()).sum::<usize>()
     };
     let mut bytes = size(&first);
-    let mut jobs = vec![first];
-    while jobs.len() < GROUP_COMMIT_REQUESTS && bytes < GROUP_COMMIT_BYTES {
-        let Ok(job) = queue.try_recv() else { break };
-        bytes += size(&job);
-        jobs.push(job);
+    let mut requests = vec![first];
+    while requests.len() < GROUP_COMMIT_REQUESTS && bytes < GROUP_COMMIT_BYTES {
+        match queue.try_recv() {
+            Ok(Job::Publish(request)) => {
+                bytes += size(&request);
+                requests.push(request);
+            }
+            Ok(Job::Prune(step)) => return (requests, Some(step)),
+            Err(_) => break,
+        }
     }
-    jobs
+    (requests, None)
 }
 
 fn run_jobs(
     transaction: &mut Transaction<'_>,
-    jobs: &[Job],
+    jobs: &[Request],
     server_ns: u64,
 ) -> Result<(Vec<Outcome>, Vec<Envelope>), rusqlite::Error> {
     let mut last = last_sequence_id(transaction)?;
@@ -238,7 +326,7 @@ fn run_jobs(
 /// Runs one request in its savepoint; a failed request undoes only itself.
 fn run_job(
     transaction: &mut Transaction<'_>,
-    job: &Job,
+    job: &Request,
     last: &mut SequenceId,
     server_ns: u64,
 ) -> Result<(Vec<Meta>, Vec<Envelope>), Failure> {
@@ -255,7 +343,7 @@ fn run_cached(transaction: &Transaction<'_>, sql: &str) -> rusqlite::Result<()> 
     transaction.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
-fn answer(jobs: Vec<Job>, of: impl Fn(usize) -> Answer) {
+fn answer(jobs: Vec<Request>, of: impl Fn(usize) -> Answer) {
     for (position, job) in jobs.into_iter().enumerate() {
         // A caller that has gone away needs no answer.
         let _ = job.answer.send(of(position));
