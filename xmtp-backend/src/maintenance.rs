@@ -22,8 +22,9 @@ impl Backend {
     pub async fn prune(config: &Config) -> Result<u64, StartError> {
         config.check()?;
         let store = open_store(config).await?;
-        let pruned = Walk::default().step_to_end(store.as_ref(), config.clock.now_ns());
-        let pruned = pruned.await;
+        let mut walk = Walk::default();
+        let now_ns = config.clock.now_ns();
+        let pruned = walk.step_to_end(store.as_ref(), now_ns).await;
         store.close().await;
         Ok(pruned?)
     }

@@ -4,6 +4,8 @@ mod common;
 
 #[path = "configuration/auth.rs"]
 mod auth;
+#[path = "configuration/deploy.rs"]
+mod deploy;
 #[path = "configuration/sections.rs"]
 mod sections;
 

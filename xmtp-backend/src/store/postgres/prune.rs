@@ -3,6 +3,8 @@
 //! No row is locked for it: a row that is not the newest of its topic in some snapshot never becomes
 //! it again. One server prunes at a time; for the others there is nothing to do.
 
+use tokio_postgres::types::ToSql;
+
 use super::Shared;
 use super::decode::{column, integer, position};
 use super::statements::PRUNE_TURN;
@@ -57,10 +59,12 @@ async fn step(shared: &Shared, now_ns: u64, budget: PruneBudget) -> Result<Prune
         let begin = begin.as_str();
         async move {
             let statement = session.lease.prepare_cached(PRUNE).await?;
+            let parameters: [&(dyn ToSql + Sync); 5] =
+                [&PRUNE_TURN, &now, &after.0, &after.1, &rows];
             let (begun, row, ended) = tokio::join!(
                 biased;
                 session.lease.batch_execute(begin),
-                session.lease.query_one(&statement, &[&PRUNE_TURN, &now, &after.0, &after.1, &rows]),
+                session.lease.query_one(&statement, &parameters),
                 session.lease.batch_execute("COMMIT"),
             );
             begun?;

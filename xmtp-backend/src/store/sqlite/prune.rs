@@ -38,8 +38,9 @@ pub(super) fn prune(
     let skipped = i64::try_from(budget.rows.saturating_sub(1)).unwrap_or(i64::MAX);
     let mut statement = transaction.prepare_cached(LAST)?;
     let last = statement.query_row((now, after.0, after.1, skipped), |row| {
+        let expiry_ns: i64 = row.get(0)?;
         Ok(PrunePosition {
-            expiry_ns: row.get(0)?,
+            expiry_ns: expiry_ns.unsigned_abs(),
             sequence_id: sequence_id(row, 1)?,
         })
     });
