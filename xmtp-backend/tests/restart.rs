@@ -129,7 +129,6 @@ async fn is_not_fenced(config: Config) {
     assert!(error.to_string().contains("xmtp-backend fence"), "{error}");
 }
 
-/// covers: EXT-002
 #[tokio::test]
 async fn a_restored_database_is_refused_until_it_is_fenced() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,7 +179,6 @@ async fn a_restored_database_is_refused_until_it_is_fenced() {
     }
 }
 
-/// covers: EXT-002
 #[tokio::test]
 async fn a_database_without_its_mark_or_a_mark_without_its_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
