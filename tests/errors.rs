@@ -6,6 +6,17 @@ use std::path::{Path, PathBuf};
 
 const CATALOGUE: &str = "docs/errors.md";
 
+/// Where the backend gives each failure its code and its reason.
+const REASONS: &str = "xmtp-backend/src/services/status.rs";
+
+/// Reasons that tests reach and know by the code alone, each with the place of those tests.
+const KNOWN_BY_CODE: [(&str, &str); 4] = [
+    ("PUBLISH_TIMED_OUT", "the tests of the stores"),
+    ("PONG_MISSED", "xmtp-backend/src/session"),
+    ("SLOW_CONSUMER", "xmtp-backend/src/session"),
+    ("FRAME_TOO_LARGE", "xmtp-backend/src/session"),
+];
+
 /// Reads the Rust sources of the library crates.
 fn sources() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -97,5 +108,85 @@ fn codes_are_read_from_the_implementations_alone() {
     assert_eq!(
         catalogue("| `a.b` | x |\n| code |\n- `c.d`"),
         BTreeSet::from(["a.b".to_owned()])
+    );
+}
+
+/// The reasons of the backend's table: each row is a code of gRPC and a reason in capitals.
+fn reasons_in(table: &str) -> BTreeSet<String> {
+    let rows = table
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Self::"));
+    let row = |row: &str| {
+        Some(
+            row.split_once("=> (Code::")?
+                .1
+                .split('"')
+                .nth(1)?
+                .to_owned(),
+        )
+    };
+    rows.filter_map(row).collect()
+}
+
+/// The sources below the folders of tests, and the tests inside the others.
+fn tests_in(root: &Path) -> Vec<String> {
+    let crates = fs::read_dir(root).expect("the workspace");
+    let crates = crates.map(|entry| entry.expect("an entry").path());
+    let mut folders: Vec<PathBuf> = crates
+        .filter(|path| path.join("Cargo.toml").is_file())
+        .flat_map(|path| [path.join("tests"), path.join("src")])
+        .chain([root.join("tests")])
+        .filter(|path| path.is_dir())
+        .collect();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs")
+                && !path.ends_with("errors.rs")
+            {
+                let text = fs::read_to_string(&path).expect("a source");
+                let is_test = path.components().any(|part| part.as_os_str() == "tests")
+                    || path.ends_with("tests.rs");
+                let inside = text
+                    .split_once("#[cfg(test)]\nmod ")
+                    .map_or("", |(_, tests)| tests);
+                found.push(if is_test {
+                    text.clone()
+                } else {
+                    inside.to_owned()
+                });
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_reason_of_the_backend_is_reached_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = fs::read_to_string(root.join(REASONS)).expect("the table");
+    let reasons = reasons_in(&table);
+    assert!(reasons.len() > 20, "{reasons:?}");
+    let tests = tests_in(root);
+    let is_named = |reason: &str| {
+        tests
+            .iter()
+            .any(|text| text.contains(&format!("\"{reason}\"")))
+    };
+    let by_code: BTreeSet<&str> = KNOWN_BY_CODE.iter().map(|(reason, _)| *reason).collect();
+    for reason in &reasons {
+        let is_excused = by_code.contains(reason.as_str());
+        assert_ne!(
+            is_named(reason),
+            is_excused,
+            "{reason}: named by a test, or listed, not both"
+        );
+    }
+    assert!(
+        by_code.iter().all(|reason| reasons.contains(*reason)),
+        "{by_code:?}"
     );
 }

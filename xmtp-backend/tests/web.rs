@@ -2,6 +2,8 @@
 
 mod common;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
 use common::web::{Head, Headers, WEB, Web, WebFrame, framed, http2, plain};
 use common::*;
 use http::{Method, Request};
@@ -18,6 +20,7 @@ use xmtp_proto::backend::v1::{
     GetConfigurationRequest, GetConfigurationResponse, PublishRequest, PublishResponse,
     QueryRequest, QueryResponse, SubscribeRequest, SubscribeResponse,
 };
+use xmtp_proto::status::Details;
 
 const PUBLISH: &str = "/xmtp.backend.v1.PublishService/Publish";
 const QUERY: &str = "/xmtp.backend.v1.QueryService/Query";
@@ -359,5 +362,13 @@ async fn a_granted_time_ends_a_call() {
         ("grpc-timeout", "1m"),
     ];
     web.send_head(&format!("POST {QUERY}"), &headers).await;
-    assert_failed(&web.head().await, Code::DeadlineExceeded);
+    let head = web.head().await;
+    assert_failed(&head, Code::DeadlineExceeded);
+    let details = head
+        .headers
+        .get("grpc-status-details-bin")
+        .expect("details");
+    let details = BASE64_STANDARD_NO_PAD.decode(details).expect("base64");
+    let reason = Details::decode(&details).reason;
+    assert_eq!(reason.as_deref(), Some("CALLER_TIMED_OUT"));
 }

@@ -318,4 +318,22 @@ mod tests {
         let status = unreadable(at_fault());
         assert_eq!(status.code(), Code::Internal, "what the services say stays");
     }
+
+    #[test]
+    fn each_failure_of_the_store_has_its_reason() {
+        let reason = |status: Status| Details::decode(status.details()).reason.unwrap();
+        let read = |error| reason(of_read(error));
+        assert_eq!(read(ReadError::TimedOut), "READ_TIMED_OUT");
+        assert_eq!(read(ReadError::TooLarge), "RESPONSE_TOO_LARGE");
+        assert_eq!(read(ReadError::Unavailable), "SERVER_UNAVAILABLE");
+        assert_eq!(read(ReadError::Broken("a rule")), "SERVER_FAULT");
+        let publish = |error| reason(of_publish(error, |position| position));
+        assert_eq!(publish(PublishError::HeadMoved), "IDENTITY_HEAD_MOVED");
+        assert_eq!(publish(PublishError::UnknownOutcome), "SERVER_UNAVAILABLE");
+        assert_eq!(publish(PublishError::Broken("a rule")), "SERVER_FAULT");
+        assert_eq!(
+            reason(complete(Status::cancelled("by its caller"))),
+            "CANCELLED"
+        );
+    }
 }
