@@ -53,5 +53,5 @@ mod validate;
 pub use auth::{KeySetError, KeySetFailure};
 pub use config::{Config, ConfigError};
 pub use server::{Backend, Ended, Running, StartError};
-pub use services::{Frames, Services};
+pub use services::{Frames, Services, StaticFrames};
 pub use telemetry::{Telemetry, TelemetryError};

@@ -130,13 +130,27 @@ pub(crate) const FENCE_IDS: u64 = 1 << 32;
 pub(crate) const REGISTRY_SHARDS: usize = 64;
 
 /// Notices waiting for one session, in envelopes. Beyond them only positions are kept.
-pub(crate) const MAILBOX_NOTICES: usize = 1024;
+pub(crate) const MAILBOX_NOTICES: usize = 256;
 
-/// Payload bytes waiting for one session: 4 MiB. Beyond them only positions are kept.
+/// Bytes waiting for one session: 4 MiB. Beyond them only positions are kept.
 pub(crate) const MAILBOX_BYTES: usize = 4 * 1024 * 1024;
 
 /// Update frames that wait for the one before them, in frames; past it the stream is not read.
 pub(crate) const WAITING_UPDATES: usize = 128;
+
+/// Topics that waiting updates name, in topics; past it the stream is not read. An update that was
+/// read before counts whole, so the bound is this and one update.
+pub(crate) const WAITING_TOPICS: usize = 1_000;
+
+/// Topics of one statement that reads heads, in topics; a larger update takes several.
+pub(crate) const HEAD_TOPICS: usize = 2_000;
+
+/// The topics whose heads are read for new registrations of all streams, in topics per second.
+/// After a fault all clients come back at once; they are let in at the rate of the database.
+pub(crate) const ADMITTED_TOPICS_PER_SECOND: u32 = 200_000;
+
+/// The topics that are let in at once before that rate holds, in topics.
+pub(crate) const ADMITTED_TOPICS_BURST: u32 = 100_000;
 
 /// Topics of one fetch turn, in topics.
 pub(crate) const TURN_TOPICS: usize = 256;
@@ -147,12 +161,34 @@ pub(crate) const TURN_ROWS: usize = 64;
 /// Bytes of one topic in one fetch turn, unless a single envelope is larger: 128 KiB.
 pub(crate) const TURN_QUANTUM_BYTES: usize = 128 * 1024;
 
-/// Bytes of one fetch turn: 4 MiB, two full frames.
+/// Bytes of one fetch turn: 4 MiB, two full frames. A stream has one turn at a time, so this is what
+/// it may have fetched and not yet queued.
 pub(crate) const TURN_BYTES: usize = 4 * 1024 * 1024;
 
-/// Fetch turns at a time over all streams. Together with [`TURN_BYTES`] this bounds what is
-/// fetched and not yet queued.
+/// Fetch turns that use the store at a time, over all streams, in turns.
 pub(crate) const FETCH_TURNS: usize = 8;
+
+/// Bytes that all streams have fetched and not yet queued: 512 MiB. Beyond them turns wait.
+pub(crate) const FETCHED_BYTES: usize = 512 * 1024 * 1024;
+
+/// Bytes of fetched envelopes that wait for the transports of all streams: 1 GiB. What was told to
+/// streams does not count, since they share it. Beyond them the worst stream ends.
+pub(crate) const UNSHARED_OUTBOUND_BYTES: usize = 1024 * 1024 * 1024;
+
+/// The streams that a shutdown ends, in streams per second, so that their clients do not all come to
+/// the next server at one instant.
+pub(crate) const ENDED_STREAMS_PER_SECOND: u32 = 5_000;
+
+/// The part of the drain time over which a shutdown may spread the ends of streams: the numerator
+/// and the denominator of a fraction.
+pub(crate) const ENDING_PART: (u32, u32) = (1, 2);
+
+/// The buffer that a stream begins with for what it sends, and another for what it receives, in
+/// bytes. Both grow with what passes; most streams are silent most of the time.
+pub(crate) const STREAM_BUFFER_BYTES: usize = 512;
+
+/// Encoded bytes after which a stream hands them to the transport: 32 KiB.
+pub(crate) const STREAM_YIELD_BYTES: usize = 32 * 1024;
 
 /// Frames that wait for the transport, in frames.
 pub(crate) const OUTBOUND_FRAMES: usize = 64;
@@ -238,6 +274,9 @@ pub(crate) const FRAME_BYTES: usize = MESSAGES_FRAME_BYTES as usize;
 
 const _: () = {
     assert!(REGISTRY_SHARDS.is_power_of_two());
+    assert!(TURN_BYTES <= 8 * 1024 * 1024 && TURN_BYTES <= FETCHED_BYTES);
+    assert!(OUTBOUND_BYTES <= UNSHARED_OUTBOUND_BYTES);
+    assert!(HEAD_TOPICS as u64 <= ADMITTED_TOPICS_BURST as u64);
     assert!(TURN_QUANTUM_BYTES <= FRAME_BYTES && FRAME_BYTES <= TURN_BYTES);
     assert!(TURN_BYTES <= OUTBOUND_MESSAGES_BYTES && OUTBOUND_MESSAGES_BYTES < OUTBOUND_BYTES);
     assert!(CHAIN_ANSWER_TIME.as_millis() < CHAIN_TIME.as_millis());

@@ -11,10 +11,9 @@ use xmtp_proto::backend::v1::configuration_service_client::ConfigurationServiceC
 use xmtp_proto::backend::v1::get_inbox_ids_request::Request as Lookup;
 use xmtp_proto::backend::v1::identity_service_client::IdentityServiceClient;
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
-use xmtp_proto::backend::v1::subscription_service_client::SubscriptionServiceClient;
 use xmtp_proto::backend::v1::{
-    GetConfigurationRequest, GetInboxIdsRequest, QueryNewestRequest, QueryRequest,
-    SubscribeStaticRequest, Topic, TopicQuery,
+    GetConfigurationRequest, GetInboxIdsRequest, QueryNewestRequest, QueryRequest, Topic,
+    TopicQuery,
 };
 use xmtp_proto::identity::IdentifierKind;
 
@@ -197,17 +196,6 @@ async fn identifiers_lead_to_inboxes() {
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
-}
-
-#[tokio::test]
-async fn calls_that_come_later_are_not_implemented() {
-    let peer = Peer::ephemeral().await;
-    let mut streams = SubscriptionServiceClient::new(peer.channel.clone());
-    let error = streams
-        .subscribe_static(SubscribeStaticRequest::default())
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), Code::Unimplemented);
 }
 
 #[tokio::test]

@@ -98,13 +98,16 @@ async fn calls_are_counted_by_name_and_code() {
     );
     is(&open, 1.0);
     is("xmtp_backend_ready", 1.0);
+    let sessions = "xmtp_stream_sessions{kind=\"subscribe\"";
+    is(sessions, 1.0);
+    is("xmtp_stream_frames_sent_total{kind=\"started\"", 1.0);
     assert!(text.contains("grpc_server_handling_seconds_bucket"));
     for never in ["ealth", "secret", "OPTIONS"] {
         assert!(!text.contains(never), "{never}");
     }
     stream.send_chunk(&[]).await;
     process
-        .scrape(|text| number(text, &open) == Some(0.0))
+        .scrape(|text| number(text, &open) == Some(0.0) && number(text, sessions) == Some(0.0))
         .await;
 }
 

@@ -98,7 +98,8 @@ impl Transport for InProcessTransport {
         BoxStream<'static, Result<v1::SubscribeStaticResponse, TransportError>>,
         TransportError,
     > {
-        match told(self.services.subscribe_static(request).await)? {}
+        let frames = told(self.services.subscribe_static(request).await)?;
+        Ok(Box::pin(frames.map(told)))
     }
 
     async fn inbox_ids(

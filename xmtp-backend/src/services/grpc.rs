@@ -1,27 +1,23 @@
 //! The calls as gRPC services.
 
-use futures_util::stream;
-use futures_util::stream::{MapErr, TryStreamExt};
 use tonic::service::Routes;
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tonic::{Request, Response, Status, async_trait};
 use xmtp_proto::backend::v1::configuration_service_server::{
     ConfigurationService, ConfigurationServiceServer,
 };
 use xmtp_proto::backend::v1::identity_service_server::{IdentityService, IdentityServiceServer};
 use xmtp_proto::backend::v1::publish_service_server::{PublishService, PublishServiceServer};
 use xmtp_proto::backend::v1::query_service_server::{QueryService, QueryServiceServer};
-use xmtp_proto::backend::v1::subscription_service_server::{
-    SubscriptionService, SubscriptionServiceServer,
-};
 use xmtp_proto::backend::v1::{
     GetConfigurationRequest, GetConfigurationResponse, GetInboxIdsRequest, GetInboxIdsResponse,
     PublishRequest, PublishResponse, QueryNewestRequest, QueryNewestResponse, QueryRequest,
-    QueryResponse, SubscribeRequest, SubscribeStaticRequest, SubscribeStaticResponse,
-    VerifySmartContractWalletSignaturesRequest, VerifySmartContractWalletSignaturesResponse,
+    QueryResponse, VerifySmartContractWalletSignaturesRequest,
+    VerifySmartContractWalletSignaturesResponse,
 };
 
-use super::status::{complete, unreadable};
-use super::{Frames, Services};
+use super::Services;
+use super::status::complete;
+use super::streams::SubscriptionServer;
 
 /// The names of the services, as health reports them.
 pub(crate) const SERVICE_NAMES: [&str; 5] = [
@@ -39,17 +35,17 @@ pub(crate) fn routes(services: &Services) -> Routes {
         bytes(limits.max_request_bytes),
         bytes(limits.max_response_bytes),
     );
-    let services = || Grpc(services.clone());
+    let grpc = || Grpc(services.clone());
     macro_rules! bounded {
         ($server:ident) => {
-            $server::new(services())
+            $server::new(grpc())
                 .max_decoding_message_size(request)
                 .max_encoding_message_size(response)
         };
     }
     Routes::new(bounded!(PublishServiceServer))
         .add_service(bounded!(QueryServiceServer))
-        .add_service(bounded!(SubscriptionServiceServer))
+        .add_service(SubscriptionServer::new(services.clone(), request, response))
         .add_service(bounded!(IdentityServiceServer))
         .add_service(bounded!(ConfigurationServiceServer))
 }
@@ -92,32 +88,6 @@ impl QueryService for Grpc {
         request: Request<QueryNewestRequest>,
     ) -> Result<Response<QueryNewestResponse>, Status> {
         answer(self.0.query_newest(request.into_inner()).await)
-    }
-}
-
-#[async_trait]
-impl SubscriptionService for Grpc {
-    type SubscribeStream = MapErr<Frames, fn(Status) -> Status>;
-
-    async fn subscribe(
-        &self,
-        request: Request<Streaming<SubscribeRequest>>,
-    ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let requests = request.into_inner().map_err(unreadable);
-        let frames = self.0.subscribe(requests).await;
-        answer(frames.map(|frames| frames.map_err(complete as fn(Status) -> Status)))
-    }
-
-    type SubscribeStaticStream = stream::Empty<Result<SubscribeStaticResponse, Status>>;
-
-    async fn subscribe_static(
-        &self,
-        request: Request<SubscribeStaticRequest>,
-    ) -> Result<Response<Self::SubscribeStaticStream>, Status> {
-        match self.0.subscribe_static(request.into_inner()).await {
-            Ok(never) => match never {},
-            Err(status) => Err(complete(status)),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each file holds one call. A call takes and returns plain messages, so that the gRPC adapter
 //! (`grpc.rs`), the in-process transport of tests and these functions cannot differ.
 
+mod codec;
 mod configuration;
 mod grpc;
 mod inbox_ids;
@@ -10,6 +11,7 @@ mod publish;
 mod query;
 mod query_newest;
 mod status;
+mod streams;
 mod subscribe;
 mod verify_wallets;
 mod wire;
@@ -31,9 +33,11 @@ use crate::stream::{Engine, StreamSettings};
 
 pub(crate) use grpc::{SERVICE_NAMES, routes};
 pub(crate) use status::{Failure, complete, unavailable, unreadable};
-pub(crate) use wire::{decode_topic, decode_topic_query, server_envelope};
+#[cfg(test)]
+pub(crate) use wire::server_envelope;
+pub(crate) use wire::{decode_topic, decode_topic_query, wire_meta, wire_topic};
 
-pub use crate::stream::Frames;
+pub use crate::stream::{Frames, StaticFrames};
 
 /// The calls of the wire.
 ///

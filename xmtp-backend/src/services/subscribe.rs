@@ -1,11 +1,15 @@
 //! Subscribe and SubscribeStatic.
 
+use std::collections::HashSet;
+
 use futures_util::stream::Stream;
 use tonic::Status;
 use xmtp_proto::backend::v1::{SubscribeRequest, SubscribeStaticRequest};
 
-use super::{Frames, Services};
+use super::status::{at_most, invalid};
+use super::{Frames, Services, StaticFrames, decode_topic_query};
 use crate::hooks::Call;
+use crate::stream::RawFrames;
 
 impl Services {
     /// Opens a stream whose interest the client changes as it goes.
@@ -16,18 +20,51 @@ impl Services {
     where
         S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin + 'static,
     {
+        self.open_changing(requests).await.map(Frames)
+    }
+
+    /// Opens a stream whose topics are those of the request.
+    ///
+    /// - The first frame has the target of each topic, in the order of the request.
+    /// - Fails with INVALID_ARGUMENT on no topic, too many topics, and a topic named twice.
+    /// - Dropping the returned frames ends the stream.
+    pub async fn subscribe_static(
+        &self,
+        request: SubscribeStaticRequest,
+    ) -> Result<StaticFrames, Status> {
+        self.open_fixed(request).await.map(StaticFrames)
+    }
+
+    pub(super) async fn open_changing<S>(&self, requests: S) -> Result<RawFrames, Status>
+    where
+        S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin + 'static,
+    {
         self.begin(Call::Subscribe).await?;
         self.inner.engine.subscribe(requests)
     }
 
-    /// Not available yet.
-    pub async fn subscribe_static(
+    pub(super) async fn open_fixed(
         &self,
-        _request: SubscribeStaticRequest,
-    ) -> Result<std::convert::Infallible, Status> {
+        request: SubscribeStaticRequest,
+    ) -> Result<RawFrames, Status> {
         self.begin(Call::SubscribeStatic).await?;
-        Err(Status::unimplemented(
-            "static subscriptions are not served by this build",
-        ))
+        let (topics, most) = (request.topics, self.inner.limits.max_static_topics);
+        if topics.is_empty() {
+            return Err(invalid("a static subscription names no topic"));
+        }
+        at_most(
+            topics.len(),
+            most,
+            "a static subscription names too many topics",
+        )?;
+        let topics = topics
+            .iter()
+            .map(decode_topic_query)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut seen = HashSet::with_capacity(topics.len());
+        if !topics.iter().all(|(topic, _)| seen.insert(*topic)) {
+            return Err(invalid("a static subscription names a topic twice"));
+        }
+        self.inner.engine.subscribe_fixed(topics)
     }
 }

@@ -1,15 +1,18 @@
 //! Envelopes, limits and frames for tests of sessions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message;
 use xmtp_proto::backend::v1::subscribe_request::{Request, Update};
 use xmtp_proto::backend::v1::{
-    Cursor, Ping, Pong, SubscribeRequest, Topic as WireTopic, TopicQuery,
+    ClientEnvelope, Cursor, GroupMessage, Ping, Pong, SubscribeRequest, Topic as WireTopic,
+    TopicQuery, client_envelope::Payload,
 };
 use xmtp_proto::id::{GroupId, SequenceId, Topic};
 
-use super::SessionLimits;
+use super::{Held, Row, SessionLimits};
 use crate::limits::{TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS};
 use crate::store::{Envelope, EnvelopeKey, Hash, Meta, TurnBudget};
 
@@ -27,8 +30,28 @@ pub(crate) fn zeros(bytes: usize) -> Bytes {
     Bytes::from_static(&ZEROS[..bytes])
 }
 
+/// Makes an encoded envelope of `bytes` zeros.
+pub(crate) fn row(topic: Topic, id: u32, bytes: usize) -> Arc<Row> {
+    Row::encode(&envelope(topic, id, bytes), Held::Alone)
+}
+
+/// Makes an envelope that can be read back.
+pub(crate) fn stored_text(topic: Topic, id: u32, text: &str) -> Envelope {
+    let message = GroupMessage {
+        data: text.to_owned().into(),
+        ..GroupMessage::default()
+    };
+    let client = ClientEnvelope {
+        payload: Some(Payload::GroupMessage(message)),
+    };
+    Envelope {
+        payload: client.encode_to_vec().into(),
+        ..envelope(topic, id, 0)
+    }
+}
+
 /// Makes an envelope of `bytes` zeros.
-pub(crate) fn row(topic: Topic, id: u32, bytes: usize) -> Envelope {
+pub(crate) fn envelope(topic: Topic, id: u32, bytes: usize) -> Envelope {
     let key = EnvelopeKey {
         topic,
         hash: Hash([0; 32]),
@@ -62,6 +85,7 @@ pub(crate) fn limits() -> SessionLimits {
         ping_rate: 10,
         ping_burst: 100,
         max_frame_bytes: 25 << 20,
+        deviation: None,
     }
 }
 

@@ -57,9 +57,14 @@ impl Keepalive {
         self.challenge.take_if(|challenge| challenge.nonce == nonce);
     }
 
+    /// Tells whether the silence has lasted.
+    pub(super) fn is_silent(&self, now: Tick) -> bool {
+        now >= self.last_admitted + self.interval
+    }
+
     /// Begins a challenge if the silence has lasted, and returns its nonce.
     pub(super) fn challenge(&mut self, now: Tick) -> Option<u64> {
-        if self.challenge.is_some() || now < self.last_admitted + self.interval {
+        if self.challenge.is_some() || !self.is_silent(now) {
             return None;
         }
         self.challenges += 1;

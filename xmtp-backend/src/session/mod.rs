@@ -9,34 +9,51 @@
 //! [`Effect`]s. Everything that waits is in the shell (`crate::stream`). A registration is
 //! `Pending` until its head is read, `CatchingUp` while rows it needs are in the store only, and
 //! `Live` when each new envelope can be handed on as it is told.
+//!
+//! A stream whose topics are fixed is the same machine: its one update is there from the start, and
+//! what acknowledges it is the first frame.
 
 mod bucket;
 mod delivery;
+mod deviation;
 mod keepalive;
 mod outbound;
+mod row;
+mod time;
 mod update;
 
+#[cfg(test)]
+mod client;
+#[cfg(test)]
+mod fairness;
+#[cfg(test)]
+mod fixed_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod races;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::Status;
+use tonic::{Code, Status};
 use xmtp_proto::backend::v1::subscribe_request::Update;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use self::bucket::Bucket;
+use self::deviation::Deviation;
 use self::keepalive::Keepalive;
 use self::outbound::Outbound;
 use crate::services::Failure;
 use crate::store::Want;
 
 pub(crate) use self::outbound::Frame;
+pub(crate) use self::row::{Held, Row, begin_field};
 
 /// Time since the stream was opened.
 pub(crate) type Tick = Duration;
@@ -55,6 +72,25 @@ pub(crate) struct SessionLimits {
     pub(crate) ping_burst: u32,
     /// The largest frame, in bytes.
     pub(crate) max_frame_bytes: usize,
+    /// A rule that the session breaks, to see that a test notices.
+    #[cfg(test)]
+    pub(crate) deviation: Option<Deviation>,
+}
+
+/// One fetch turn in the form in which it goes out.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    /// One entry for each want that was visited, in order.
+    pub(crate) batches: Vec<Batch>,
+}
+
+/// What one fetch turn brought for one want.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// The rows, ascending.
+    pub(crate) rows: Vec<Arc<Row>>,
+    /// Whether the range holds no further row.
+    pub(crate) complete: bool,
 }
 
 /// What the shell is to do.
@@ -70,6 +106,15 @@ pub(crate) enum Effect {
     Fetch(Vec<Want>),
 }
 
+/// Who decides which topics a stream has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interest {
+    /// The client, as it goes.
+    Changing,
+    /// The request that opened the stream.
+    Fixed,
+}
+
 /// How a stream ended.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
@@ -79,6 +124,16 @@ pub(crate) enum End {
     Failed(Status),
     /// By a fault of the client's; what is queued goes out before it.
     Refused(Status),
+}
+
+impl End {
+    /// Returns the code that the client gets.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::HalfClosed => Code::Ok,
+            Self::Failed(status) | Self::Refused(status) => status.code(),
+        }
+    }
 }
 
 /// One topic of a stream.
@@ -112,6 +167,9 @@ struct Applying {
 #[derive(Debug)]
 pub(crate) struct Session {
     limits: SessionLimits,
+    interest: Interest,
+    /// Whether the first frame is queued.
+    started: bool,
     registrations: HashMap<Topic, Registration>,
     next_generation: u64,
     /// Topics that are catching up, each once, in the order of their turns.
@@ -122,19 +180,40 @@ pub(crate) struct Session {
     applying: Option<Applying>,
     /// Updates that wait for the one before them.
     waiting: VecDeque<Update>,
+    /// The topics that those name, in topics.
+    waiting_topics: usize,
     outbound: Outbound,
     keepalive: Keepalive,
     updates: Bucket,
     pings: Bucket,
     effects: VecDeque<Effect>,
+    /// How long the frame that was taken last has waited.
+    last_wait: Tick,
     end: Option<End>,
 }
 
 impl Session {
-    /// Opens a stream; its first frame is queued at once.
+    /// Opens a stream whose interest changes; its first frame is queued at once.
     pub(crate) fn new(limits: SessionLimits) -> Self {
-        let mut session = Self {
+        let mut session = Self::silent(limits, Interest::Changing);
+        session.start(Tick::ZERO, Vec::new());
+        session
+    }
+
+    /// Opens a stream whose topics are fixed; its first frame is queued when their heads are read.
+    ///
+    /// - The topics are distinct.
+    pub(crate) fn fixed(limits: SessionLimits, topics: Vec<(Topic, SequenceId)>) -> Self {
+        let mut session = Self::silent(limits, Interest::Fixed);
+        session.begin(0, topics);
+        session
+    }
+
+    fn silent(limits: SessionLimits, interest: Interest) -> Self {
+        Self {
             limits,
+            interest,
+            started: false,
             registrations: HashMap::new(),
             next_generation: 0,
             ready: VecDeque::new(),
@@ -142,27 +221,52 @@ impl Session {
             last_update_id: 0,
             applying: None,
             waiting: VecDeque::new(),
+            waiting_topics: 0,
             outbound: Outbound::new(limits.max_frame_bytes),
             keepalive: Keepalive::new(limits.keepalive_interval, limits.max_pong_wait),
             updates: Bucket::new(limits.update_rate, limits.update_burst),
             pings: Bucket::new(limits.ping_rate, limits.ping_burst),
             effects: VecDeque::new(),
+            last_wait: Tick::ZERO,
             end: None,
-        };
-        let interval = limits.keepalive_interval.as_millis();
+        }
+    }
+
+    /// Queues the first frame.
+    fn start(&mut self, now: Tick, targets: Vec<(Topic, SequenceId)>) {
+        let interval = self.limits.keepalive_interval.as_millis();
         let keepalive_interval_ms = u32::try_from(interval).unwrap_or(u32::MAX);
-        session.queue_control(
-            Tick::ZERO,
+        self.started = true;
+        self.queue_control(
+            now,
             Frame::Started {
                 keepalive_interval_ms,
+                targets,
             },
         );
-        session
     }
 
     /// Returns the next thing to do.
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
+    }
+
+    /// Returns the bytes of queued rows that no other stream holds.
+    pub(crate) fn held_alone(&self) -> usize {
+        self.outbound.alone()
+    }
+
+    /// Returns how long the frame that was taken last has waited.
+    pub(crate) fn last_wait(&self) -> Tick {
+        self.last_wait
+    }
+
+    /// Returns the name of its kind of stream.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.interest {
+            Interest::Changing => "subscribe",
+            Interest::Fixed => "static",
+        }
     }
 
     /// Tells how the stream ended, once it has.
@@ -175,7 +279,8 @@ impl Session {
         if !matches!(self.end, None | Some(End::Refused(_))) {
             return None;
         }
-        let frame = self.outbound.take()?;
+        let (frame, since) = self.outbound.take()?;
+        self.last_wait = now.saturating_sub(since);
         if matches!(frame, Frame::Ping { .. }) {
             self.keepalive.handed_over(now);
         }
@@ -190,6 +295,9 @@ impl Session {
 
     /// Ends the stream for a reason outside it.
     pub(crate) fn fail(&mut self, status: Status) {
+        if self.applying.is_some() && self.deviates(Deviation::FailureWaits) {
+            return;
+        }
         self.finish(End::Failed(status));
     }
 
@@ -201,26 +309,33 @@ impl Session {
         self.finish(End::Failed(Failure::RateExceeded.status(message)));
     }
 
-    /// Ends the stream; only the first reason counts.
+    /// Ends the stream; only the first reason counts. Its topics are to be let go of.
     fn finish(&mut self, end: End) {
         if self.end.is_some() {
             return;
         }
+        if !matches!(end, End::Refused(_)) {
+            self.outbound.clear();
+        }
         self.end = Some(end);
-        self.registrations.clear();
-        self.ready.clear();
-        self.waiting.clear();
+        self.ready = VecDeque::new();
+        self.waiting = VecDeque::new();
         self.applying = None;
         self.fetching = None;
-        self.effects.clear();
+        // What was removed before is still to be let go of.
+        let kept = |effect: &Effect| matches!(effect, Effect::Deregister(_));
+        self.effects.retain(kept);
+        let topics = std::mem::take(&mut self.registrations).into_keys();
+        self.effects.push_back(Effect::Deregister(topics.collect()));
     }
 
     /// Begins whatever can begin: the next update, the next turn.
     fn pump(&mut self, now: Tick) {
-        while self.end.is_none() && self.applying.is_none() {
+        while self.end.is_none() && self.may_apply() {
             let Some(update) = self.waiting.pop_front() else {
                 break;
             };
+            self.waiting_topics -= update::topics_of(&update);
             self.apply(now, update);
         }
         if self.end.is_none() {

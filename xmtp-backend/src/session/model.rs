@@ -2,28 +2,29 @@
 //!
 //! The schedule decides when envelopes are committed, when the store's tail tells of them, when
 //! heads and turns are read and when their results arrive, when the mailbox is looked at and
-//! whether it overflowed, and when the client takes frames. The client checks that every envelope
-//! it gets is exactly the next one of its topic's list, within the span of a registration; in the
-//! end nothing may be left out.
+//! whether it overflowed, and when the client takes frames. The client (`client.rs`) checks that
+//! every envelope it gets is exactly the next one of its topic's list, within the span of a
+//! registration, and that turns are fair; in the end nothing may be left out.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use proptest::prelude::*;
 use xmtp_proto::id::{SequenceId, Topic};
 
+use super::client::Client;
+use super::deviation::Deviation;
 use super::fixture::{TURN, group, limits, update, zeros};
-use super::{Effect, Frame, Session, Tick};
+use super::{Batch, Effect, Fetched, Frame, Held, Row, Session, SessionLimits, Tick};
 use crate::hooks::SystemClock;
-use crate::store::{
-    Envelope, EnvelopeKey, Hash, MemoryStore, PreparedEnvelope, Store, Tail, Turn, Want,
-};
+use crate::store::{Envelope, EnvelopeKey, Hash, MemoryStore, PreparedEnvelope, Store, Tail, Want};
 
-const TOPICS: u8 = 4;
+/// The most topics of a schedule.
+pub(super) const TOPICS: u8 = 4;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Commit {
         topic: u8,
         bytes: usize,
@@ -45,7 +46,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let topic = 0..TOPICS;
     let bytes =
         prop_oneof![4 => 1..2000_usize, 1 => Just((1 << 20) - 256), 1 => 60_000..200_000_usize];
@@ -67,18 +68,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An update that is not acknowledged yet: its id, adds and removes.
-type Sent = (u64, Vec<(Topic, u64)>, Vec<Topic>);
-
-/// The client's view: what it asked for and what it may get next.
-#[derive(Debug, Default)]
-struct Client {
-    sent: VecDeque<Sent>,
-    active: HashMap<Topic, u64>,
-}
-
 /// Everything around the session.
-struct World {
+pub(super) struct World {
     session: Session,
     store: MemoryStore,
     tail: Box<dyn Tail>,
@@ -86,29 +77,44 @@ struct World {
     untold: VecDeque<Envelope>,
     logs: BTreeMap<Topic, Vec<u64>>,
     registry: HashSet<Topic>,
-    mail: Vec<Envelope>,
+    mail: Vec<Arc<Row>>,
     heads_wanted: Option<Vec<Topic>>,
     heads_read: Option<Vec<SequenceId>>,
     turn_wanted: Option<Vec<Want>>,
-    turn_read: Option<Turn>,
+    turn_read: Option<Fetched>,
     client: Client,
     next_update: u64,
+    /// The store behind the heads is one that has nothing yet of what the tail told.
+    stale_heads: bool,
 }
 
 const NOW: Tick = Tick::ZERO;
 
 impl World {
-    fn new() -> Self {
+    /// Makes a world around a stream whose interest changes.
+    pub(super) fn changing(broken: Option<Deviation>, topics: u8) -> Self {
+        let limits = bounds(broken, topics);
+        Self::around(Session::new(limits), Client::default())
+    }
+
+    /// Makes a world around a stream whose topics are fixed.
+    pub(super) fn fixed(broken: Option<Deviation>, topics: &[(u8, u64)]) -> Self {
+        let topics: Vec<_> = topics
+            .iter()
+            .map(|(topic, after)| (group(*topic), *after))
+            .collect();
+        let wants = topics.iter().map(|(topic, after)| {
+            let after = SequenceId::checked(*after).expect("a cursor");
+            (*topic, after)
+        });
+        let session = Session::fixed(bounds(broken, TOPICS), wants.collect());
+        Self::around(session, Client::of_fixed(topics))
+    }
+
+    fn around(session: Session, client: Client) -> Self {
         let store = MemoryStore::new(Arc::new(SystemClock));
         let tail = store.tail().now_or_never().unwrap().unwrap();
-        let mut limits = limits();
-        (limits.update_burst, limits.max_stream_topics) = (10_000, usize::from(TOPICS));
-        let mut session = Session::new(limits);
-        assert!(matches!(
-            session.take_frame(NOW),
-            Some(Frame::Started { .. })
-        ));
-        Self {
+        let mut world = Self {
             session,
             store,
             tail,
@@ -120,12 +126,21 @@ impl World {
             heads_read: None,
             turn_wanted: None,
             turn_read: None,
-            client: Client::default(),
+            client,
             next_update: 1,
-        }
+            stale_heads: false,
+        };
+        world.perform();
+        world
     }
 
-    fn run(&mut self, step: Step) {
+    /// Has heads read from a store that is behind the one that tells.
+    pub(super) fn with_stale_heads(mut self) -> Self {
+        self.stale_heads = true;
+        self
+    }
+
+    pub(super) fn run(&mut self, step: Step) {
         match step {
             Step::Commit { topic, bytes } => self.commit(group(topic), bytes),
             Step::Tell => self.tell(),
@@ -170,7 +185,7 @@ impl World {
         }
     }
 
-    fn commit(&mut self, topic: Topic, bytes: usize) {
+    pub(super) fn commit(&mut self, topic: Topic, bytes: usize) {
         let log = self.logs.entry(topic).or_default();
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&(log.len() as u64).to_be_bytes());
@@ -207,22 +222,20 @@ impl World {
         if let Some(row) = self.untold.pop_front()
             && self.registry.contains(&row.meta.key.topic)
         {
-            self.mail.push(row);
+            self.mail.push(Row::encode(&row, Held::Shared));
         }
     }
 
     fn look_at_mail(&mut self, overflow: bool) {
         for row in std::mem::take(&mut self.mail) {
             match overflow {
-                true => self
-                    .session
-                    .behind(NOW, row.meta.key.topic, row.meta.sequence_id),
+                true => self.session.behind(NOW, row.topic, row.sequence_id),
                 false => self.session.told(NOW, &row),
             }
         }
     }
 
-    fn update(&mut self, adds: &[(u8, u64)], removes: &[u8]) {
+    pub(super) fn update(&mut self, adds: &[(u8, u64)], removes: &[u8]) {
         // A stream reads no further while too many updates wait.
         if !self.session.wants_input() {
             return;
@@ -234,14 +247,16 @@ impl World {
         let removes: Vec<_> = removes.iter().copied().map(group).collect();
         self.session
             .receive(NOW, update(self.next_update, &adds, &removes));
-        self.client
-            .sent
-            .push_back((self.next_update, adds, removes));
+        self.client.sends(self.next_update, adds, removes);
         self.next_update += 1;
     }
 
     fn read_heads(&mut self) {
         if let Some(topics) = self.heads_wanted.take() {
+            if self.stale_heads {
+                self.heads_read = Some(vec![SequenceId::ZERO; topics.len()]);
+                return;
+            }
             self.heads_read = Some(self.store.heads(topics).now_or_never().unwrap().unwrap());
         }
     }
@@ -249,7 +264,17 @@ impl World {
     fn read_turn(&mut self) {
         if let Some(wants) = self.turn_wanted.take() {
             let turn = self.store.fetch_turn(wants, TURN).now_or_never().unwrap();
-            self.turn_read = Some(turn.unwrap());
+            let batches = turn.unwrap().served.into_iter().map(|served| Batch {
+                rows: served
+                    .rows
+                    .iter()
+                    .map(|row| Row::encode(row, Held::Alone))
+                    .collect(),
+                complete: served.complete,
+            });
+            self.turn_read = Some(Fetched {
+                batches: batches.collect(),
+            });
         }
     }
 
@@ -259,20 +284,17 @@ impl World {
                 return;
             };
             match frame {
+                Frame::Started { targets, .. } => self.client.started(&targets, &self.logs),
                 Frame::Applied { id, added } => self.client.applied(id, &added, &self.logs),
-                Frame::Messages(rows) => {
-                    rows.iter()
-                        .for_each(|row| self.client.received(row, &self.logs));
-                }
+                Frame::Messages(rows) => self.client.received(&rows, &self.logs),
                 other => panic!("unexpected: {other:?}"),
             }
         }
     }
 
     /// Lets everything that is under way arrive, then checks that nothing is missing.
-    fn settle(&mut self) {
-        let rounds =
-            200 + 20 * self.logs.values().map(Vec::len).sum::<usize>() + self.client.sent.len();
+    pub(super) fn settle(&mut self) {
+        let rounds = 200 + 20 * self.logs.values().map(Vec::len).sum::<usize>();
         for _ in 0..rounds {
             for step in [
                 Step::Tell,
@@ -286,60 +308,41 @@ impl World {
                 self.run(step);
             }
         }
-        assert!(self.client.sent.is_empty(), "every update is acknowledged");
-        for (topic, position) in &self.client.active {
-            let log = self.logs.get(topic).map_or(&[][..], Vec::as_slice);
-            let left: Vec<_> = log.iter().filter(|id| *id > position).collect();
-            assert!(left.is_empty(), "left out: {left:?}");
-        }
+        self.client.lacks_nothing(&self.logs);
     }
 }
 
-impl Client {
-    fn applied(
-        &mut self,
-        id: u64,
-        added: &[(Topic, SequenceId)],
-        logs: &BTreeMap<Topic, Vec<u64>>,
-    ) {
-        let (sent, adds, removes) = self.sent.pop_front().expect("an update was sent");
-        assert_eq!(id, sent);
-        for topic in removes {
-            self.active.remove(&topic);
-        }
-        let new: Vec<_> = adds
-            .into_iter()
-            .filter(|(topic, _)| !self.active.contains_key(topic))
-            .collect();
-        assert!(
-            new.iter()
-                .map(|(topic, _)| topic)
-                .eq(added.iter().map(|(topic, _)| topic))
-        );
-        self.active.extend(new);
-        for (topic, head) in added {
-            let log = logs.get(topic).map_or(&[][..], Vec::as_slice);
-            assert!(
-                *head == SequenceId::ZERO || log.contains(&head.get()),
-                "a head is an envelope"
-            );
-        }
+fn bounds(broken: Option<Deviation>, topics: u8) -> SessionLimits {
+    SessionLimits {
+        update_burst: 10_000,
+        max_stream_topics: topics.into(),
+        deviation: broken,
+        ..limits()
     }
+}
 
-    fn received(&mut self, row: &Envelope, logs: &BTreeMap<Topic, Vec<u64>>) {
-        let topic = row.meta.key.topic;
-        let position = self
-            .active
-            .get_mut(&topic)
-            .expect("the topic is registered");
-        let next = logs[&topic].iter().find(|id| *id > position).copied();
-        assert_eq!(
-            Some(row.meta.sequence_id.get()),
-            next,
-            "the next one of the list"
-        );
-        *position = row.meta.sequence_id.get();
-    }
+/// Makes schedules of a stream whose interest changes.
+pub(super) fn schedules() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..120)
+}
+
+/// Makes the topics of a fixed stream and a schedule.
+pub(super) fn fixed_schedules() -> impl Strategy<Value = (Vec<(u8, u64)>, Vec<Step>)> {
+    let topics = prop::collection::btree_map(0..TOPICS, 0..12_u64, 1..=usize::from(TOPICS));
+    let step = step().prop_filter("nobody updates it", |step| {
+        !matches!(step, Step::Update { .. })
+    });
+    let steps = prop::collection::vec(step, 1..120);
+    (
+        topics.prop_map(|topics| topics.into_iter().collect()),
+        steps,
+    )
+}
+
+/// Runs a schedule to its end.
+pub(super) fn run_all(mut world: World, steps: Vec<Step>) {
+    steps.into_iter().for_each(|step| world.run(step));
+    world.settle();
 }
 
 proptest! {
@@ -347,17 +350,21 @@ proptest! {
 
     /// covers: STR-004, STR-007, STR-008, STR-010
     #[test]
-    fn every_registration_gets_exactly_its_slice(steps in prop::collection::vec(step(), 1..120)) {
-        let mut world = World::new();
-        for step in steps {
-            world.run(step);
-        }
-        world.settle();
+    fn every_registration_gets_exactly_its_slice(steps in schedules()) {
+        run_all(World::changing(None, TOPICS), steps);
+    }
+
+    /// covers: STR-051, STR-052
+    #[test]
+    fn a_fixed_stream_gets_exactly_its_slices_after_its_targets(
+        (topics, steps) in fixed_schedules(),
+    ) {
+        run_all(World::fixed(None, &topics), steps);
     }
 }
 
 /// How many schedules are tried; `XMTP_ROUNDS` asks for more.
-fn rounds() -> u32 {
+pub(super) fn rounds() -> u32 {
     std::env::var("XMTP_ROUNDS")
         .ok()
         .and_then(|rounds| rounds.parse().ok())

@@ -1,38 +1,44 @@
-//! What waits for the transport: one queue in the order of sending, bounded in frames and bytes.
+//! What waits for the transport, bounded in frames and bytes.
 //!
+//! Messages and acknowledgements go in the order in which they were queued, because an
+//! acknowledgement is the border between what is sent for a topic before it and after it. Pings and
+//! pongs have no place in that order and go first, behind nothing but the start of the stream.
 //! Messages may use only part of either bound, so that control frames still find room behind a
 //! full backlog, and a part of it is reserved while a turn is being fetched.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tonic::Status;
 use xmtp_proto::id::{SequenceId, Topic};
 
-use super::Tick;
+use super::{Row, Tick};
 use crate::limits::{
     FRAME_BYTES, OUTBOUND_BYTES, OUTBOUND_CONTROL_FRAMES, OUTBOUND_FRAMES, OUTBOUND_MESSAGES_BYTES,
-    OVERHEAD_BYTES, TURN_BYTES, TURN_FRAMES,
+    TURN_BYTES, TURN_FRAMES,
 };
 use crate::services::Failure;
-use crate::store::Envelope;
 
 /// A frame to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Started {
         keepalive_interval_ms: u32,
+        /// The targets of a fixed stream; empty on one whose interest changes.
+        targets: Vec<(Topic, SequenceId)>,
     },
     Applied {
         id: u64,
         added: Vec<(Topic, SequenceId)>,
     },
-    Messages(Vec<Envelope>),
+    Messages(Vec<Arc<Row>>),
     Ping {
         nonce: u64,
     },
     Pong {
         nonce: u64,
     },
+    Keepalive,
 }
 
 /// What a control frame takes beside its targets, in bytes.
@@ -51,58 +57,112 @@ struct Queued {
 /// The queue of one stream.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    frames: VecDeque<Queued>,
+    ordered: VecDeque<Queued>,
+    /// Pings and pongs.
+    urgent: VecDeque<Queued>,
     bytes: usize,
+    /// The bytes of rows that no other stream holds.
+    alone: usize,
     /// Set while a turn is being fetched, whose rows must find room.
     reserved: bool,
     max_frame_bytes: usize,
 }
 
+impl Frame {
+    /// Returns the name of its kind.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Applied { .. } => "applied",
+            Self::Messages(_) => "messages",
+            Self::Ping { .. } => "ping",
+            Self::Pong { .. } => "pong",
+            Self::Keepalive => "keepalive",
+        }
+    }
+}
+
 impl Outbound {
     pub(super) fn new(max_frame_bytes: usize) -> Self {
         Self {
-            frames: VecDeque::new(),
+            ordered: VecDeque::new(),
+            urgent: VecDeque::new(),
             bytes: 0,
+            alone: 0,
             reserved: false,
             max_frame_bytes,
         }
     }
 
-    /// Hands out the oldest frame.
-    pub(super) fn take(&mut self) -> Option<Frame> {
-        let queued = self.frames.pop_front()?;
+    /// Hands out the next frame, and since when it has waited.
+    pub(super) fn take(&mut self) -> Option<(Frame, Tick)> {
+        let first = self.ordered.front().map(|queued| &queued.frame);
+        let starts = matches!(first, Some(Frame::Started { .. }));
+        let (one, other) = match starts {
+            true => (&mut self.ordered, &mut self.urgent),
+            false => (&mut self.urgent, &mut self.ordered),
+        };
+        let queued = one.pop_front().or_else(|| other.pop_front())?;
         self.bytes -= queued.bytes;
-        Some(queued.frame)
+        if let Frame::Messages(rows) = &queued.frame {
+            self.alone -= rows.iter().map(|row| row.counted_alone()).sum::<usize>();
+        }
+        Some((queued.frame, queued.since))
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.max_frame_bytes);
+    }
+
+    /// Returns the bytes of rows that no other stream holds.
+    pub(super) fn alone(&self) -> usize {
+        self.alone
     }
 
     /// Returns since when the oldest frame has waited.
     pub(super) fn oldest(&self) -> Option<Tick> {
-        self.frames.front().map(|queued| queued.since)
+        let fronts = [self.ordered.front(), self.urgent.front()];
+        fronts
+            .into_iter()
+            .flatten()
+            .map(|queued| queued.since)
+            .min()
     }
 
     /// Queues a control frame, or says which bound it breaks.
     pub(super) fn push_control(&mut self, now: Tick, frame: Frame) -> Result<(), Status> {
         let bytes = CONTROL_BYTES
             + match &frame {
-                Frame::Applied { added, .. } => added.len() * TARGET_BYTES,
+                Frame::Applied { added: targets, .. } | Frame::Started { targets, .. } => {
+                    targets.len() * TARGET_BYTES
+                }
                 _ => 0,
             };
         if bytes > self.max_frame_bytes {
             let message = "an acknowledgement is larger than a frame may be";
             return Err(Failure::FrameTooLarge.status(message));
         }
-        if self.frames.len() >= OUTBOUND_FRAMES || self.bytes + bytes > OUTBOUND_BYTES {
+        if self.frames() >= OUTBOUND_FRAMES || self.bytes + bytes > OUTBOUND_BYTES {
             return Err(Failure::SlowConsumer.status("the client reads too slowly"));
         }
         self.push(now, frame, bytes);
         Ok(())
     }
 
+    /// Puts the newest of the ordered frames before all of them, which breaks their order.
+    #[cfg(test)]
+    pub(super) fn overtake(&mut self) {
+        if let Some(newest) = self.ordered.pop_back() {
+            self.ordered.push_front(newest);
+        }
+    }
+
     /// Reserves room for the rows of a turn, if there is any.
     pub(super) fn reserve_turn(&mut self) -> bool {
         let room = !self.reserved
             && self.bytes + TURN_BYTES <= OUTBOUND_MESSAGES_BYTES
-            && self.frames.len() + TURN_FRAMES + OUTBOUND_CONTROL_FRAMES <= OUTBOUND_FRAMES;
+            && self.frames() + TURN_FRAMES + OUTBOUND_CONTROL_FRAMES <= OUTBOUND_FRAMES;
         self.reserved |= room;
         room
     }
@@ -113,18 +173,18 @@ impl Outbound {
     }
 
     /// Queues the rows of one topic, which stay together, into room that was reserved.
-    pub(super) fn push_batch(&mut self, now: Tick, rows: Vec<Envelope>) {
+    pub(super) fn push_batch(&mut self, now: Tick, rows: Vec<Arc<Row>>) {
         self.append(now, rows);
     }
 
-    /// Queues one envelope as it was told, or gives it back if there is no room.
-    pub(super) fn push_live(&mut self, now: Tick, row: &Envelope) -> bool {
+    /// Queues one envelope as it was told, unless there is no room.
+    pub(super) fn push_live(&mut self, now: Tick, row: &Arc<Row>) -> bool {
         let (turn_bytes, turn_frames) = match self.reserved {
             true => (TURN_BYTES, TURN_FRAMES),
             false => (0, 0),
         };
-        let bytes = self.bytes + turn_bytes + size(row);
-        let frames = self.frames.len() + turn_frames + 1 + OUTBOUND_CONTROL_FRAMES;
+        let bytes = self.bytes + turn_bytes + row.counted();
+        let frames = self.frames() + turn_frames + 1 + OUTBOUND_CONTROL_FRAMES;
         let room = bytes <= OUTBOUND_MESSAGES_BYTES && frames <= OUTBOUND_FRAMES;
         if room {
             self.append(now, vec![row.clone()]);
@@ -132,15 +192,20 @@ impl Outbound {
         room
     }
 
+    fn frames(&self) -> usize {
+        self.ordered.len() + self.urgent.len()
+    }
+
     /// Appends to the last frame if that is one of messages and has room, else adds a frame.
-    fn append(&mut self, now: Tick, rows: Vec<Envelope>) {
-        let bytes: usize = rows.iter().map(size).sum();
+    fn append(&mut self, now: Tick, rows: Vec<Arc<Row>>) {
+        let bytes: usize = rows.iter().map(|row| row.counted()).sum();
+        self.alone += rows.iter().map(|row| row.counted_alone()).sum::<usize>();
         let full = FRAME_BYTES.min(self.max_frame_bytes);
         if let Some(Queued {
             frame: Frame::Messages(last),
             bytes: held,
             ..
-        }) = self.frames.back_mut()
+        }) = self.ordered.back_mut()
             && *held + bytes <= full
         {
             last.extend(rows);
@@ -153,14 +218,14 @@ impl Outbound {
 
     fn push(&mut self, now: Tick, frame: Frame, bytes: usize) {
         self.bytes += bytes;
-        self.frames.push_back(Queued {
+        let queue = match frame {
+            Frame::Ping { .. } | Frame::Pong { .. } => &mut self.urgent,
+            _ => &mut self.ordered,
+        };
+        queue.push_back(Queued {
             frame,
             bytes,
             since: now,
         });
     }
-}
-
-fn size(row: &Envelope) -> usize {
-    row.payload.len() + OVERHEAD_BYTES
 }

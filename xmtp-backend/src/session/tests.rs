@@ -1,14 +1,15 @@
 //! Single rules of a session, with a clock that the test moves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use super::fixture::{group, limits, ping, pong, row, update};
-use super::{Effect, End, Frame, Session, SessionLimits, Tick};
+use super::{Batch, Effect, End, Fetched, Frame, Row, Session, SessionLimits, Tick};
 use crate::limits::{OUTBOUND_FRAMES, TURN_TOPICS};
-use crate::store::{Envelope, Served, Turn, Want};
+use crate::store::Want;
 
 const LARGE: usize = (1 << 20) - 256;
 
@@ -69,8 +70,8 @@ fn fetch(session: &mut Session) -> Option<Vec<Want>> {
     fetch
 }
 
-fn served(rows: Vec<Envelope>, complete: bool) -> Served {
-    Served { rows, complete }
+fn served(rows: Vec<Arc<Row>>, complete: bool) -> Batch {
+    Batch { rows, complete }
 }
 
 fn ids(frames: &[Frame]) -> Vec<u64> {
@@ -78,7 +79,7 @@ fn ids(frames: &[Frame]) -> Vec<u64> {
         Frame::Messages(rows) => rows.as_slice(),
         other => panic!("not messages: {other:?}"),
     });
-    rows.map(|row| row.meta.sequence_id.get()).collect()
+    rows.map(|row| row.sequence_id.get()).collect()
 }
 
 /// covers: STR-032
@@ -240,11 +241,11 @@ fn live_envelopes_without_room_are_fetched_later() {
         }]
     };
     assert_eq!(fetch(&mut session), Some(want(10, 20)));
-    let turn = |session: &mut Session, rows: &[Envelope], complete| {
+    let turn = |session: &mut Session, rows: &[Arc<Row>], complete| {
         session.fetched(
             at(2),
-            Turn {
-                served: vec![served(rows.to_vec(), complete)],
+            Fetched {
+                batches: vec![served(rows.to_vec(), complete)],
             },
         );
     };
@@ -287,8 +288,8 @@ fn turns_are_fair() {
     let second = served(vec![row(group(2), 100, 9)], true);
     session.fetched(
         at(0),
-        Turn {
-            served: vec![first, second],
+        Fetched {
+            batches: vec![first, second],
         },
     );
     let expected = [group(3), group(4), group(9), group(1)];
@@ -317,7 +318,7 @@ fn a_turn_asks_for_a_bounded_number_of_topics_and_then_for_the_others() {
         .iter()
         .map(|want| served(vec![row(want.topic, 1, 9)], true))
         .collect();
-    session.fetched(at(0), Turn { served: first });
+    session.fetched(at(0), Fetched { batches: first });
     let rest: Vec<Topic> = fetch(&mut session)
         .unwrap()
         .iter()
@@ -335,8 +336,8 @@ fn only_a_scan_that_ended_moves_the_floor_without_rows() {
     // The rows above 4 are gone, which is legal; the scan says so by having ended.
     session.fetched(
         at(0),
-        Turn {
-            served: vec![served(vec![row(group(1), 4, 9)], true)],
+        Fetched {
+            batches: vec![served(vec![row(group(1), 4, 9)], true)],
         },
     );
     assert_eq!(fetch(&mut session), None);
@@ -353,7 +354,7 @@ fn a_topics_batch_stays_in_one_frame() {
     fetch(&mut session).unwrap();
     let batch = |number: u8, id: u32| served(vec![row(group(number), id, LARGE)], true);
     let turn = vec![batch(1, 2), batch(2, 2), batch(3, 2)];
-    session.fetched(at(0), Turn { served: turn });
+    session.fetched(at(0), Fetched { batches: turn });
     let sizes: Vec<usize> = frames(&mut session, at(0))
         .iter()
         .map(|frame| match frame {
@@ -411,7 +412,11 @@ fn a_refused_update_changes_nothing_and_earlier_frames_still_go_out() {
         update(2, &[(group(2), 0), (group(2), 1)], &[group(1)]),
     );
     assert_eq!(code(&session), Some(Code::InvalidArgument));
-    assert_eq!(effects(&mut session), []);
+    assert_eq!(
+        effects(&mut session),
+        [Effect::Deregister(vec![group(1)])],
+        "the stream ends, and nothing else happens"
+    );
     assert_eq!(ids(&frames(&mut session, at(0))), [1]);
     session.receive(at(0), update(3, &[], &[]));
     assert_eq!(session.take_frame(at(0)), None);

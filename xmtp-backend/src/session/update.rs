@@ -7,8 +7,9 @@ use xmtp_proto::backend::v1::SubscribeRequest;
 use xmtp_proto::backend::v1::subscribe_request::{Request, Update};
 use xmtp_proto::id::{SequenceId, Topic};
 
-use super::{Applying, Effect, End, Frame, Registration, Session, State, Tick};
-use crate::limits::WAITING_UPDATES;
+use super::deviation::Deviation;
+use super::{Applying, Effect, End, Frame, Interest, Registration, Session, State, Tick};
+use crate::limits::{WAITING_TOPICS, WAITING_UPDATES};
 use crate::services::{Failure, decode_topic, decode_topic_query};
 
 /// An update whose structure holds.
@@ -23,7 +24,8 @@ impl Session {
     ///
     /// - Updates that wait are bounded; a client that sends more is held back by the transport.
     pub(crate) fn wants_input(&self) -> bool {
-        self.end.is_none() && self.waiting.len() < WAITING_UPDATES
+        let room = self.waiting.len() < WAITING_UPDATES && self.waiting_topics < WAITING_TOPICS;
+        self.end.is_none() && room
     }
 
     /// Takes one frame of the client.
@@ -39,6 +41,7 @@ impl Session {
                 self.too_fast("the client sends updates too fast");
             }
             Some(Request::Update(update)) => {
+                self.waiting_topics += topics_of(&update);
                 self.waiting.push_back(update);
                 self.pump(now);
             }
@@ -55,22 +58,33 @@ impl Session {
         let Some(Applying { id, added }) = self.applying.take() else {
             return;
         };
-        let targets: Vec<_> = added.into_iter().zip(heads).collect();
-        self.queue_control(
-            now,
-            Frame::Applied {
-                id,
-                added: targets.clone(),
-            },
-        );
-        if self.end.is_some() {
-            return;
+        if self.deviates(Deviation::RegistersAfterHeads) {
+            self.effects.push_back(Effect::Register(added.clone()));
         }
-        // Only now may the new registrations emit: their messages follow the acknowledgement.
-        for (topic, head) in targets {
-            self.target_known(topic, head);
+        let targets: Vec<_> = added.into_iter().zip(heads).collect();
+        for (topic, head) in &targets {
+            self.target_known(*topic, *head);
+        }
+        // What the new registrations owe is fetched after this: it follows the acknowledgement.
+        match self.interest {
+            Interest::Fixed if self.started => {}
+            Interest::Fixed => self.start(now, targets),
+            Interest::Changing => self.acknowledge(now, id, targets),
         }
         self.pump(now);
+    }
+
+    fn acknowledge(&mut self, now: Tick, id: u64, added: Vec<(Topic, SequenceId)>) {
+        self.queue_control(now, Frame::Applied { id, added });
+        #[cfg(test)]
+        if self.deviates(Deviation::AppliedOvertakes) {
+            self.outbound.overtake();
+        }
+    }
+
+    /// Tells whether the next update may be applied.
+    pub(super) fn may_apply(&self) -> bool {
+        self.applying.is_none() || self.deviates(Deviation::UpdatesOverlap)
     }
 
     /// Applies the next update: all of it or, with the stream failed, none.
@@ -87,29 +101,45 @@ impl Session {
             .collect();
         if !removed.is_empty() {
             self.effects.push_back(Effect::Deregister(removed));
+            self.tidy_ready();
         }
-        let mut added = Vec::new();
-        for (topic, cursor) in read.adds {
-            if !self.registrations.contains_key(&topic) {
-                self.register(topic, cursor);
-                added.push(topic);
+        let mut adds = read.adds;
+        #[cfg(test)]
+        if self.deviates(Deviation::AddSeeks) {
+            self.seek(&adds);
+        }
+        adds.retain(|(topic, _)| !self.registrations.contains_key(topic));
+        if adds.is_empty() {
+            self.acknowledge(now, update.id, Vec::new());
+        } else {
+            self.begin(update.id, adds);
+        }
+    }
+
+    /// Registers topics and has their heads read.
+    pub(super) fn begin(&mut self, id: u64, adds: Vec<(Topic, SequenceId)>) {
+        let added: Vec<Topic> = adds.iter().map(|(topic, _)| *topic).collect();
+        for (topic, cursor) in adds {
+            self.register(topic, cursor);
+        }
+        if !self.deviates(Deviation::RegistersAfterHeads) {
+            self.effects.push_back(Effect::Register(added.clone()));
+        }
+        self.effects.push_back(Effect::ReadHeads(added.clone()));
+        self.applying = Some(Applying { id, added });
+        if self.interest == Interest::Fixed && self.deviates(Deviation::StartsWithoutTargets) {
+            self.start(Tick::ZERO, Vec::new());
+        }
+    }
+
+    /// Moves the floors of active topics, which the contract forbids.
+    #[cfg(test)]
+    fn seek(&mut self, adds: &[(Topic, SequenceId)]) {
+        for (topic, cursor) in adds {
+            if let Some(registration) = self.registrations.get_mut(topic) {
+                registration.floor = *cursor;
             }
         }
-        if added.is_empty() {
-            return self.queue_control(
-                now,
-                Frame::Applied {
-                    id: update.id,
-                    added: Vec::new(),
-                },
-            );
-        }
-        self.effects.push_back(Effect::Register(added.clone()));
-        self.effects.push_back(Effect::ReadHeads(added.clone()));
-        self.applying = Some(Applying {
-            id: update.id,
-            added,
-        });
     }
 
     fn register(&mut self, topic: Topic, cursor: SequenceId) {
@@ -159,4 +189,9 @@ impl Session {
         }
         Ok(Read { adds, removes })
     }
+}
+
+/// Counts the topics that an update names.
+pub(super) fn topics_of(update: &Update) -> usize {
+    update.adds.len() + update.removes.len()
 }

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use crate::limits::{MAILBOX_BYTES, MAILBOX_NOTICES};
-use crate::store::Envelope;
+use crate::session::Row;
 
 /// The mailbox of one session.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Mailbox {
 /// What is in a mailbox: first the envelopes, then the positions.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
-    pub(super) rows: Vec<Envelope>,
+    pub(super) rows: Vec<Arc<Row>>,
     pub(super) positions: HashMap<Topic, SequenceId>,
     bytes: usize,
 }
@@ -44,7 +45,7 @@ impl Mailbox {
         self.tail
     }
 
-    pub(super) fn tell(&self, row: &Envelope) {
+    pub(super) fn tell(&self, row: &Arc<Row>) {
         self.mail.lock().add(row);
         self.filled.notify_one();
     }
@@ -60,9 +61,9 @@ impl Mailbox {
 }
 
 impl Mail {
-    fn add(&mut self, row: &Envelope) {
-        let (topic, id) = (row.meta.key.topic, row.meta.sequence_id);
-        let bytes = self.bytes + row.payload.len();
+    fn add(&mut self, row: &Arc<Row>) {
+        let (topic, id) = (row.topic, row.sequence_id);
+        let bytes = self.bytes + row.counted();
         let full = self.rows.len() >= MAILBOX_NOTICES || bytes > MAILBOX_BYTES;
         match self.positions.entry(topic) {
             Entry::Occupied(mut position) => {

@@ -1,33 +1,60 @@
 //! Subscription streams: the registry of topics, and the shell that runs a session.
 
+mod admission;
+mod ending;
+mod ledger;
+mod line;
 mod mailbox;
 mod registry;
 mod shell;
+mod wire;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tonic::Status;
 
+use self::admission::Admission;
+use self::ending::Ending;
+use self::ledger::Ledger;
 use self::registry::Registry;
 use crate::config::Config;
 use crate::hooks::Hooks;
 use crate::limits::{
-    FETCH_TURNS, FRAME_BYTES, TAIL_PAUSE, TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS,
+    ADMITTED_TOPICS_BURST, ADMITTED_TOPICS_PER_SECOND, FETCH_TURNS, FETCHED_BYTES, FRAME_BYTES,
+    TAIL_PAUSE, TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS, UNSHARED_OUTBOUND_BYTES,
 };
 use crate::services::unavailable;
-use crate::session::SessionLimits;
+use crate::session::{SessionLimits, Tick};
 use crate::store::{Store, Tail, TailError, TurnBudget};
 
-pub use self::shell::Frames;
+pub(crate) use self::line::RawFrames;
+pub use self::line::{Frames, StaticFrames};
+pub(crate) use self::wire::{Changing, Fixed, Kind, encode};
 
 /// What streams are bound by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamSettings {
     session: SessionLimits,
     turn: TurnBudget,
+    all: Together,
+    /// How long a shutdown waits for what is open.
+    drain: Duration,
+}
+
+/// What all streams together are bound by.
+#[derive(Clone, Copy, Debug)]
+struct Together {
+    fetched_bytes: usize,
+    unshared_bytes: usize,
+    admitted_per_second: u32,
+    admitted_burst: u32,
 }
 
 impl StreamSettings {
@@ -47,12 +74,21 @@ impl StreamSettings {
                 ping_rate: limits.max_ping_frames_per_second,
                 ping_burst: limits.max_ping_burst,
                 max_frame_bytes,
+                #[cfg(test)]
+                deviation: None,
             },
             turn: TurnBudget {
                 topic_rows: TURN_ROWS,
                 topic_bytes: TURN_QUANTUM_BYTES.min(frame),
                 bytes: TURN_BYTES,
             },
+            all: Together {
+                fetched_bytes: FETCHED_BYTES,
+                unshared_bytes: UNSHARED_OUTBOUND_BYTES,
+                admitted_per_second: ADMITTED_TOPICS_PER_SECOND,
+                admitted_burst: ADMITTED_TOPICS_BURST,
+            },
+            drain: config.server.max_drain_duration,
         }
     }
 }
@@ -103,8 +139,15 @@ struct Shared {
     settings: StreamSettings,
     hooks: Arc<dyn Hooks>,
     registry: Registry,
-    turns: Arc<Semaphore>,
+    /// Counts turns.
+    turns: Semaphore,
+    /// Counts the bytes of turns.
+    fetched: Arc<Semaphore>,
+    ledger: Arc<Ledger>,
+    admission: Admission,
+    ending: Ending,
     gate: watch::Sender<Gate>,
+    started: Instant,
 }
 
 impl Engine {
@@ -120,8 +163,16 @@ impl Engine {
             settings,
             hooks,
             registry: Registry::default(),
-            turns: Arc::new(Semaphore::new(FETCH_TURNS)),
+            turns: Semaphore::new(FETCH_TURNS),
+            fetched: Arc::new(Semaphore::new(settings.all.fetched_bytes)),
+            ledger: Arc::new(Ledger::new(settings.all.unshared_bytes)),
+            admission: Admission::new(
+                settings.all.admitted_per_second,
+                settings.all.admitted_burst,
+            ),
+            ending: Ending::default(),
             gate: watch::Sender::new(Gate::Open(FIRST_TAIL)),
+            started: Instant::now(),
         });
         let follower = tokio::spawn(follow(tail, shared.clone()));
         Ok(Self { shared, follower })
@@ -150,6 +201,15 @@ impl Engine {
 }
 
 impl Shared {
+    /// Returns the time since the start.
+    fn now(&self) -> Tick {
+        self.started.elapsed()
+    }
+
+    fn instant(&self, tick: Tick) -> Instant {
+        self.started + tick
+    }
+
     /// Moves the gate unless the server is shutting down.
     fn turn_gate(&self, to: Gate) {
         self.gate.send_if_modified(|gate| {

@@ -1,190 +1,112 @@
-//! The waiting half of a stream: a task around a session, and the stream of its frames.
-//!
-//! The session stands behind one short lock, shared by exactly two: the task, which brings it
-//! everything that happens, and the response stream, which takes frames. Taking a frame is the
-//! moment of handing it to the transport, and the session learns of it there.
+//! The waiting half of a stream: a task that brings a session everything that happens.
 
-use std::collections::HashSet;
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use futures_util::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
-use futures_util::stream::{Stream, StreamExt};
-use futures_util::task::AtomicWaker;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
-use tonic::Status;
-use xmtp_proto::backend::v1::subscribe_response::{Applied, Messages, Response, Started};
-use xmtp_proto::backend::v1::{
-    CatchupTarget, Ping, Pong, SubscribeRequest, SubscribeResponse, Topic as WireTopic,
-};
+use futures_util::stream::{self, Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, sleep_until};
+use tonic::{Code, Status};
+use xmtp_proto::backend::v1::SubscribeRequest;
+use xmtp_proto::backend::v1::subscribe_request::Request;
 use xmtp_proto::id::{SequenceId, Topic};
 
+use super::line::{Line, RawFrames};
 use super::mailbox::Mailbox;
 use super::{Engine, Gate, Shared};
 use crate::hooks::{Point, Verdict};
-use crate::services::{server_envelope, unavailable};
-use crate::session::{Effect, End, Frame, Session, Tick};
-use crate::store::{ReadError, Turn, Want};
+use crate::limits::{HEAD_TOPICS, TURN_BYTES};
+use crate::services::unavailable;
+use crate::session::{Batch, Effect, End, Fetched, Held, Row, Session, SessionLimits, Tick};
+use crate::store::{ReadError, Served, Want};
+use crate::telemetry::metrics;
 
 /// A deadline that is not meant to come.
 const FAR: Tick = Tick::from_secs(86_400);
 
-/// The frames of one stream.
-///
-/// - Dropping it ends the stream.
-pub struct Frames {
-    line: Arc<Line>,
-    done: bool,
-}
-
-impl fmt::Debug for Frames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frames")
-            .field("done", &self.done)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What the task and the response stream share.
-struct Line {
-    session: Mutex<Session>,
-    opened: Instant,
-    /// Wakes the response stream.
-    frames: AtomicWaker,
-    /// Wakes the task after frames were taken or the response stream was dropped.
-    taken: Notify,
-    dropped: watch::Sender<bool>,
-}
-
-impl Line {
-    fn now(&self) -> Tick {
-        self.opened.elapsed()
-    }
-
-    /// Brings something to the session and lets both sides see the effect.
-    fn with<T>(&self, bring: impl FnOnce(&mut Session, Tick) -> T) -> T {
-        let result = bring(&mut self.session.lock(), self.now());
-        self.frames.wake();
-        result
-    }
-}
-
-impl Stream for Frames {
-    type Item = Result<SubscribeResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.done {
-            return Poll::Ready(None);
-        }
-        self.line.frames.register(cx.waker());
-        let (frame, end) = {
-            let mut session = self.line.session.lock();
-            let frame = session.take_frame(self.line.now());
-            (frame, session.end().cloned())
-        };
-        if let Some(frame) = frame {
-            self.line.taken.notify_one();
-            let response = wire_frame(frame);
-            self.done = response.is_err();
-            return Poll::Ready(Some(response));
-        }
-        let Some(end) = end else { return Poll::Pending };
-        self.done = true;
-        match end {
-            End::HalfClosed => Poll::Ready(None),
-            End::Failed(status) | End::Refused(status) => Poll::Ready(Some(Err(status))),
-        }
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        self.line.dropped.send_replace(true);
-    }
-}
-
 impl Engine {
-    /// Opens a stream.
-    pub(crate) fn subscribe<S>(&self, requests: S) -> Result<Frames, Status>
+    /// Opens a stream whose interest the client changes as it goes.
+    pub(crate) fn subscribe<S>(&self, requests: S) -> Result<RawFrames, Status>
     where
         S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin + 'static,
     {
-        let gate = self.shared.gate.subscribe();
+        self.open(Session::new, requests)
+    }
+
+    /// Opens a stream whose topics are fixed; they are distinct.
+    ///
+    /// - It has no requests, so no end of them ends it.
+    pub(crate) fn subscribe_fixed(
+        &self,
+        topics: Vec<(Topic, SequenceId)>,
+    ) -> Result<RawFrames, Status> {
+        self.open(|limits| Session::fixed(limits, topics), stream::pending())
+    }
+
+    fn open<S>(
+        &self,
+        session: impl FnOnce(SessionLimits) -> Session,
+        requests: S,
+    ) -> Result<RawFrames, Status>
+    where
+        S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin + 'static,
+    {
+        let shared = self.shared.clone();
+        let gate = shared.gate.subscribe();
         let opened = *gate.borrow();
         let Gate::Open(tail) = opened else {
             return Err(opened.status());
         };
-        let line = Arc::new(Line {
-            session: Mutex::new(Session::new(self.shared.settings.session)),
-            opened: Instant::now(),
-            frames: AtomicWaker::new(),
-            taken: Notify::new(),
-            dropped: watch::Sender::new(false),
-        });
-        let registered = Registered {
-            shared: self.shared.clone(),
-            mailbox: Arc::new(Mailbox::new(tail)),
-            topics: HashSet::new(),
-        };
-        tokio::spawn(Owner::new(line.clone(), registered).run(requests, gate));
-        Ok(Frames { line, done: false })
-    }
-}
-
-/// The topics of one stream in the registry; none stays when the stream ends, however it ends.
-struct Registered {
-    shared: Arc<Shared>,
-    mailbox: Arc<Mailbox>,
-    topics: HashSet<Topic>,
-}
-
-impl Registered {
-    fn add(&mut self, topics: Vec<Topic>) {
-        for topic in topics {
-            if self.topics.insert(topic) {
-                self.shared.registry.register(topic, &self.mailbox);
-            }
-        }
-    }
-
-    fn remove(&mut self, topics: Vec<Topic>) {
-        for topic in topics {
-            if self.topics.remove(&topic) {
-                self.shared.registry.deregister(topic, &self.mailbox);
-            }
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        for topic in &self.topics {
-            self.shared.registry.deregister(*topic, &self.mailbox);
-        }
+        let session = session(shared.settings.session);
+        let line = Line::new(session, shared.now(), shared.ledger.open());
+        let frames = line.frames();
+        tokio::spawn(Owner::new(line, shared, tail).run(requests, gate));
+        Ok(frames)
     }
 }
 
 type Reading<T> = Fuse<BoxFuture<'static, Result<T, Status>>>;
 
+/// A turn, and the room that it takes until its rows are queued.
+type Turned = (Fetched, OwnedSemaphorePermit);
+
 /// The task that brings a session everything that happens.
+///
+/// - However it ends, no topic of its session stays registered.
 struct Owner {
     line: Arc<Line>,
-    registered: Registered,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
     heads: Reading<Vec<SequenceId>>,
-    turn: Reading<Turn>,
+    turn: Reading<Turned>,
+    /// When a shutdown ends the stream.
+    leaves: Option<Instant>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let (kind, code) = self.line.with(|session, _| {
+            let code = session.end().map_or(Code::Cancelled, End::code);
+            session.fail(unavailable());
+            (session.kind(), code)
+        });
+        self.perform();
+        self.shared.ending.leave();
+        metrics::stream_ended(kind, code);
+    }
 }
 
 impl Owner {
-    fn new(line: Arc<Line>, registered: Registered) -> Self {
+    fn new(line: Arc<Line>, shared: Arc<Shared>, tail: u64) -> Self {
+        shared.ending.enter();
+        metrics::stream_opened(line.look(|session, _| session.kind()));
         Self {
             line,
-            registered,
+            shared,
+            mailbox: Arc::new(Mailbox::new(tail)),
             heads: Fuse::terminated(),
             turn: Fuse::terminated(),
+            leaves: None,
         }
     }
 
@@ -192,77 +114,94 @@ impl Owner {
     where
         S: Stream<Item = Result<SubscribeRequest, Status>> + Send + Unpin,
     {
-        let mut dropped = self.line.dropped.subscribe();
-        let mailbox = self.registered.mailbox.clone();
-        let line = self.line.clone();
+        let (mailbox, line) = (self.mailbox.clone(), self.line.clone());
         let opened = Gate::Open(mailbox.tail());
         loop {
             self.perform();
-            let (wants_input, deadline) = {
-                let session = line.session.lock();
-                if session.end().is_some() {
-                    break;
-                }
-                (session.wants_input(), session.deadline())
+            if line.is_dropped() {
+                return;
+            }
+            let look = |session: &mut Session, _| {
+                let is_open = session.end().is_none();
+                is_open.then(|| (session.wants_input(), session.deadline()))
             };
-            let deadline = line.opened + deadline.unwrap_or(FAR);
+            let Some((wants_input, deadline)) = line.look(look) else {
+                break;
+            };
+            let deadline = line.instant(deadline.unwrap_or(FAR));
+            let leaves = self.leaves.unwrap_or(line.instant(FAR));
             tokio::select! {
-                _ = dropped.wait_for(|dropped| *dropped) => return,
-                shut = gate.wait_for(|gate| *gate != opened) => {
-                    let status = shut.map_or_else(|_| unavailable(), |gate| gate.status());
-                    line.with(|session, _| session.fail(status));
-                }
+                gate = closed(&mut gate, opened), if self.leaves.is_none() => self.close(gate),
                 request = requests.next(), if wants_input => receive(&line, request),
                 heads = &mut self.heads, if !self.heads.is_terminated() => match heads {
                     Ok(heads) => line.with(|session, now| session.heads_read(now, heads)),
                     Err(status) => line.with(|session, _| session.fail(status)),
                 },
                 turn = &mut self.turn, if !self.turn.is_terminated() => match turn {
-                    Ok(turn) => line.with(|session, now| session.fetched(now, turn)),
+                    Ok((turn, _room)) => line.with(|session, now| session.fetched(now, turn)),
                     Err(status) => line.with(|session, _| session.fail(status)),
                 },
                 () = mailbox.filled() => deliver(&line, &mailbox),
                 () = line.taken.notified() => {}
-                () = tokio::time::sleep_until(deadline) => tick(&line, &mut requests),
+                () = line.account.called_in() => line.with(|session, _| session.give_up_queue()),
+                () = sleep_until(deadline) => tick(&line, &mut requests),
+                () = sleep_until(leaves) => line.with(|session, _| session.fail(unavailable())),
             }
         }
         // Nothing is told any more; what is queued before a refusal may still be read, for as long
         // as the queue may stand still.
         drop(self);
-        line.frames.wake();
-        linger(&line, dropped).await;
+        linger(&line).await;
+    }
+
+    /// Ends the stream now if its tail is lost, or soon if the server shuts down.
+    fn close(&mut self, gate: Gate) {
+        if gate == Gate::ShutDown {
+            let place = self.shared.ending.place(self.shared.settings.drain);
+            self.leaves = Some(Instant::now() + place);
+        } else {
+            self.line.with(|session, _| session.fail(gate.status()));
+        }
     }
 
     /// Does what the session asks for.
     fn perform(&mut self) {
-        loop {
-            let effect = self.line.session.lock().next_effect();
+        while let Some(effect) = self.line.look(|session, _| session.next_effect()) {
+            let (shared, registry) = (self.shared.clone(), &self.shared.registry);
             match effect {
-                None => return,
-                Some(Effect::Register(topics)) => self.registered.add(topics),
-                Some(Effect::Deregister(topics)) => self.registered.remove(topics),
-                Some(Effect::ReadHeads(topics)) => {
-                    self.heads = read_heads(self.registered.shared.clone(), topics)
-                        .boxed()
-                        .fuse();
+                Effect::Register(topics) => {
+                    metrics::topics_registered(topics.len() as f64);
+                    let topics = topics.into_iter();
+                    topics.for_each(|topic| registry.register(topic, &self.mailbox));
                 }
-                Some(Effect::Fetch(wants)) => {
-                    self.turn = fetch(self.registered.shared.clone(), wants).boxed().fuse();
+                Effect::Deregister(topics) => {
+                    let topics = topics.into_iter();
+                    let told = topics.filter(|topic| registry.deregister(*topic, &self.mailbox));
+                    metrics::topics_registered(-(told.count() as f64));
                 }
+                Effect::ReadHeads(topics) => self.heads = read_heads(shared, topics).boxed().fuse(),
+                Effect::Fetch(wants) => self.turn = fetch(shared, wants).boxed().fuse(),
             }
         }
     }
 }
 
+/// Waits until streams may not go on as they were opened, and says why.
+async fn closed(gate: &mut watch::Receiver<Gate>, opened: Gate) -> Gate {
+    let closed = gate.wait_for(|gate| *gate != opened).await;
+    closed.map_or(Gate::ShutDown, |gate| *gate)
+}
+
 /// Waits until the last frames of a refused stream are read or the queue is given up.
-async fn linger(line: &Line, mut dropped: watch::Receiver<bool>) {
-    loop {
-        let deadline = line.session.lock().deadline();
-        let Some(deadline) = deadline else { return };
+async fn linger(line: &Line) {
+    while !line.is_dropped() {
+        let Some(deadline) = line.look(|session, _| session.deadline()) else {
+            return;
+        };
         tokio::select! {
-            _ = dropped.wait_for(|dropped| *dropped) => return,
             () = line.taken.notified() => {}
-            () = tokio::time::sleep_until(line.opened + deadline) => {
+            () = line.account.called_in() => line.with(|session, _| session.give_up_queue()),
+            () = sleep_until(line.instant(deadline)) => {
                 let _ = line.with(|session, now| session.tick(now));
             }
         }
@@ -270,6 +209,14 @@ async fn linger(line: &Line, mut dropped: watch::Receiver<bool>) {
 }
 
 fn receive(line: &Line, request: Option<Result<SubscribeRequest, Status>>) {
+    if let Some(Ok(request)) = &request {
+        metrics::frame_received(match request.request {
+            Some(Request::Update(_)) => "update",
+            Some(Request::Ping(_)) => "ping",
+            Some(Request::Pong(_)) => "pong",
+            None => "unset",
+        });
+    }
     line.with(|session, now| match request {
         None => session.half_closed(),
         Some(Ok(request)) => session.receive(now, request),
@@ -297,7 +244,7 @@ where
     if !overdue {
         return;
     }
-    while line.session.lock().end().is_none() {
+    while line.look(|session, _| session.end().is_none()) {
         match requests.next().now_or_never() {
             Some(request) => receive(line, request),
             None => break,
@@ -306,25 +253,51 @@ where
     line.with(|session, now| session.expire_pong(now));
 }
 
+/// Reads heads in parts, each when its topics are let in; the stream goes on meanwhile.
 async fn read_heads(shared: Arc<Shared>, topics: Vec<Topic>) -> Result<Vec<SequenceId>, Status> {
     reach(&shared, Point::Registered).await?;
-    let heads = shared.store.heads(topics).await.map_err(failed_read)?;
+    let mut heads = Vec::with_capacity(topics.len());
+    for part in topics.chunks(HEAD_TOPICS) {
+        let now = shared.now();
+        let due = shared.admission.due(now, part.len());
+        if due > now {
+            sleep_until(shared.instant(due)).await;
+        }
+        heads.extend(
+            shared
+                .store
+                .heads(part.to_vec())
+                .await
+                .map_err(failed_read)?,
+        );
+    }
     reach(&shared, Point::HeadsRead).await?;
     Ok(heads)
 }
 
-async fn fetch(shared: Arc<Shared>, wants: Vec<Want>) -> Result<Turn, Status> {
+/// Reads a turn, once there is room for its rows, and encodes them.
+async fn fetch(shared: Arc<Shared>, wants: Vec<Want>) -> Result<Turned, Status> {
+    let asked = Instant::now();
+    let room = shared.fetched.clone().acquire_many_owned(TURN_BYTES as u32);
+    let room = room.await.map_err(|_| unavailable())?;
     let turn = {
         let permit = shared.turns.acquire().await;
         let _permit = permit.map_err(|_| unavailable())?;
-        shared
-            .store
-            .fetch_turn(wants, shared.settings.turn)
-            .await
-            .map_err(failed_read)?
+        metrics::fetch_waited(asked.elapsed());
+        let turn = shared.store.fetch_turn(wants, shared.settings.turn);
+        turn.await.map_err(failed_read)?
     };
     reach(&shared, Point::Fetched).await?;
-    Ok(turn)
+    let batches = turn.served.into_iter().map(encoded).collect();
+    Ok((Fetched { batches }, room))
+}
+
+fn encoded(served: Served) -> Batch {
+    let rows = served.rows.iter().map(|row| Row::encode(row, Held::Alone));
+    Batch {
+        rows: rows.collect(),
+        complete: served.complete,
+    }
 }
 
 async fn reach(shared: &Shared, point: Point) -> Result<(), Status> {
@@ -338,138 +311,4 @@ async fn reach(shared: &Shared, point: Point) -> Result<(), Status> {
 fn failed_read(error: ReadError) -> Status {
     tracing::warn!(%error, "a stream ends because a read failed");
     unavailable()
-}
-
-fn wire_frame(frame: Frame) -> Result<SubscribeResponse, Status> {
-    let wire_topic = |topic: &Topic| WireTopic {
-        topic: topic.as_bytes().to_vec().into(),
-    };
-    let response = match frame {
-        Frame::Started {
-            keepalive_interval_ms,
-        } => Response::Started(Started {
-            keepalive_interval_ms,
-        }),
-        Frame::Applied { id, added } => {
-            let target = |(topic, head): &(Topic, SequenceId)| CatchupTarget {
-                topic: Some(wire_topic(topic)),
-                through_sequence_id: head.get(),
-            };
-            Response::Applied(Applied {
-                id,
-                added_targets: added.iter().map(target).collect(),
-            })
-        }
-        Frame::Messages(rows) => {
-            let envelopes = rows.iter().map(server_envelope).collect::<Result<_, _>>()?;
-            Response::Messages(Messages { envelopes })
-        }
-        Frame::Ping { nonce } => Response::Ping(Ping { nonce }),
-        Frame::Pong { nonce } => Response::Pong(Pong { nonce }),
-    };
-    Ok(SubscribeResponse {
-        response: Some(response),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::stream;
-    use tokio::sync::mpsc;
-    use tokio::time::timeout;
-    use tonic::Code;
-    use xmtp_proto::backend::v1::PublishRequest;
-
-    use super::*;
-    use crate::services::Services;
-    use crate::session::fixture::{group, update};
-    use crate::{Backend, Config};
-
-    const PATIENCE: Tick = Tick::from_secs(20);
-
-    async fn services() -> Services {
-        Backend::services(&Config::ephemeral("org.example.test"))
-            .await
-            .expect("it starts")
-    }
-
-    /// Opens a stream with one topic and returns its two ends.
-    async fn registered(
-        services: &Services,
-    ) -> (
-        mpsc::UnboundedSender<Result<SubscribeRequest, Status>>,
-        Frames,
-    ) {
-        let (send, mut receive) = mpsc::unbounded_channel();
-        send.send(Ok(update(1, &[(group(1), 0)], &[])))
-            .expect("it is read");
-        let requests = stream::poll_fn(move |cx| receive.poll_recv(cx));
-        let mut frames = services.subscribe(requests).await.expect("it opens");
-        for _ in 0..2 {
-            frames.next().await.expect("no end").expect("no failure");
-        }
-        assert_eq!(services.registrations(), 1);
-        (send, frames)
-    }
-
-    /// Waits until no stream has a topic; it can only fail the test.
-    async fn nothing_registered(services: &Services) {
-        let gone = async {
-            while services.registrations() > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(PATIENCE, gone)
-            .await
-            .expect("the topics are let go");
-    }
-
-    /// covers: STR-035
-    #[tokio::test]
-    async fn every_end_lets_go_of_the_topics() {
-        let services = services().await;
-        let (_send, frames) = registered(&services).await;
-        drop(frames);
-        nothing_registered(&services).await;
-
-        let (send, mut frames) = registered(&services).await;
-        drop(send);
-        assert!(
-            frames.next().await.is_none(),
-            "a half-close ends it cleanly"
-        );
-        nothing_registered(&services).await;
-
-        let (send, mut frames) = registered(&services).await;
-        send.send(Ok(update(1, &[], &[]))).expect("it is read");
-        let failure = frames.next().await.expect("no end").expect_err("a failure");
-        assert_eq!(failure.code(), Code::InvalidArgument);
-        assert!(frames.next().await.is_none());
-        nothing_registered(&services).await;
-    }
-
-    /// covers: STR-035
-    #[tokio::test]
-    async fn a_store_that_tells_no_more_ends_streams_as_unavailable() {
-        let services = services().await;
-        let (_send, mut frames) = registered(&services).await;
-        services.close_store().await;
-        let failure = frames.next().await.expect("no end").expect_err("a failure");
-        assert_eq!(failure.code(), Code::Unavailable);
-        timeout(PATIENCE, services.failed())
-            .await
-            .expect("the server knows");
-        nothing_registered(&services).await;
-        let late = services
-            .subscribe(stream::pending())
-            .await
-            .expect_err("no stream");
-        assert_eq!(late.code(), Code::Unavailable);
-        let late = services
-            .publish(PublishRequest {
-                envelopes: vec![Default::default()],
-            })
-            .await;
-        assert!(late.is_err());
-    }
 }
