@@ -11,7 +11,10 @@ use crate::config::{Config, ConfigError, Database};
 use crate::hooks::Clock;
 use crate::limits::{PRUNE_INTERVAL, PRUNE_PAUSE, PRUNE_ROWS, PRUNE_WRAP};
 use crate::server::{Backend, StartError, open_store};
-use crate::store::{Fenced, OpenError, PruneBudget, PruneError, PrunePosition, SqliteStore, Store};
+use crate::store::{
+    Fenced, OpenError, PostgresOptions, PruneBudget, PruneError, PrunePosition, SqliteStore, Store,
+    fence as fence_postgres,
+};
 use xmtp_proto::id::SequenceId;
 
 impl Backend {
@@ -31,15 +34,16 @@ impl Backend {
 
     /// Raises the ids of a restored database far above all that was given out from it.
     ///
-    /// - Fails if a server has the database open.
+    /// - Fails if a server has the SQLite database open; on PostgreSQL it waits for publishes.
     /// - Run it before clients reach a database that came from a backup.
     pub async fn fence(config: &Config) -> Result<Fenced, StartError> {
         config.check()?;
         let path = match &config.database {
             Database::Sqlite(path) => path.clone(),
             Database::Memory => return Err(unfit("memory: keeps nothing that could be fenced")),
-            Database::Postgres(_) => {
-                return Err(unfit("PostgreSQL is not available in this build"));
+            Database::Postgres(database) => {
+                let to = fence_postgres(&PostgresOptions::new(config, database)).await?;
+                return Ok(Fenced { from: None, to });
             }
         };
         let (identifier, clock) = (config.server.identifier.clone(), config.clock.clone());

@@ -152,11 +152,11 @@ async fn a_restored_database_is_refused_until_it_is_fenced() {
     is_not_fenced(durable(&path)).await;
     let fenced = Backend::fence(&durable(&path)).await.unwrap();
     assert_eq!(
-        fenced.from.get(),
+        fenced.from.unwrap().get(),
         sequence_id(&lost),
         "the mark knows more than the copy"
     );
-    let distance = fenced.to.get() - fenced.from.get();
+    let distance = fenced.to.get() - fenced.from.unwrap().get();
     assert!(distance > 1 << 32 && fenced.to.get().is_multiple_of(1 << 32));
     for round in 1..3 {
         let peer = Peer::start(durable(&path)).await;
@@ -192,7 +192,7 @@ async fn a_database_without_its_mark_or_a_mark_without_its_database_is_refused()
     std::fs::copy(&path, &moved).unwrap();
     is_not_fenced(durable(&moved)).await;
     let fenced = Backend::fence(&durable(&moved)).await.unwrap();
-    assert_eq!(fenced.from.get(), 1);
+    assert_eq!(fenced.from.unwrap().get(), 1);
     Backend::start(durable(&moved)).await.unwrap().stop().await;
 
     // The mark of another database.

@@ -10,9 +10,6 @@ pub(super) fn run(path: &Path) -> Result<(), String> {
     let config = Config::load(path).map_err(|error| error.to_string())?;
     let fenced = block_on(Backend::fence(&config))?;
     let fenced = fenced.map_err(|error| error.to_string())?;
-    let (from, to) = (fenced.from, fenced.to);
-    say(&format!(
-        "fenced: the greatest id was {from}, the next one is above {to}"
-    ));
+    say(&format!("fenced: the next id is above {}", fenced.to));
     Ok(())
 }

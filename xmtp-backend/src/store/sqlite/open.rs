@@ -55,8 +55,8 @@ pub enum OpenError {
 /// Reports what a fence did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fenced {
-    /// The greatest id that is known to have been given out.
-    pub from: SequenceId,
+    /// The greatest id that is known to have been given out, where the store tells it.
+    pub from: Option<SequenceId>,
     /// The id after which the next one comes.
     pub to: SequenceId,
 }
@@ -94,7 +94,10 @@ pub(super) fn fence(path: &Path, identifier: &str, clock: &dyn Clock) -> Result<
     set_last_sequence_id(&transaction, to)?;
     transaction.commit()?;
     Mark::replace(path, Given { last: to, ..given })?;
-    Ok(Fenced { from, to })
+    Ok(Fenced {
+        from: Some(from),
+        to,
+    })
 }
 
 /// Returns the next multiple of the fence that leaves a whole fence of ids below it: what was
