@@ -10,8 +10,9 @@ use collector::Collector;
 use common::web::{WEB, Web, framed};
 use common::*;
 use process::Process;
+use xmtp_proto::backend::v1::subscribe_request::{Request, Update};
 use xmtp_proto::backend::v1::{
-    GetConfigurationRequest, PublishRequest, QueryRequest, SubscribeRequest,
+    GetConfigurationRequest, PublishRequest, QueryRequest, SubscribeRequest, Topic,
 };
 
 const PUBLISH: &str = "/xmtp.backend.v1.PublishService/Publish";
@@ -109,6 +110,67 @@ async fn calls_are_counted_by_name_and_code() {
     process
         .scrape(|text| number(text, &open) == Some(0.0) && number(text, sessions) == Some(0.0))
         .await;
+}
+
+#[tokio::test]
+async fn streams_are_counted_and_their_updates_are_told_by_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "log_format = \"json\"", "");
+    let mut web = Web::connect(process.address).await;
+    web.call(PUBLISH, &publish("a")).await;
+    let mut stream = Web::connect(process.address).await;
+    let head = stream.open(SUBSCRIBE).await;
+    stream.send_chunk(&framed(&update(&group_topic(1)))).await;
+    for _ in 0..3 {
+        stream
+            .frame()
+            .await
+            .expect("a start, an acknowledgement and an envelope");
+    }
+    let topics = "xmtp_stream_topics_registered";
+    let text = process
+        .scrape(|text| number(text, topics) == Some(1.0))
+        .await;
+    for (series, value) in [
+        ("xmtp_stream_sessions{kind=\"subscribe\"}", 1.0),
+        ("xmtp_stream_frames_sent_total{kind=\"started\"}", 1.0),
+        ("xmtp_stream_frames_sent_total{kind=\"applied\"}", 1.0),
+        ("xmtp_stream_frames_received_total{kind=\"update\"}", 1.0),
+        ("xmtp_stream_envelopes_sent_total", 1.0),
+        ("xmtp_stream_updates_total", 1.0),
+        ("xmtp_publish_envelopes_total{outcome=\"stored\"}", 1.0),
+        ("xmtp_tailer_ready", 1.0),
+    ] {
+        assert_eq!(number(&text, series), Some(value), "{series}");
+    }
+    let line = process.line(|line| line.contains("a stream accepts an update"));
+    let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(line["fields"]["adds"], 1);
+    assert_eq!(line["fields"]["removes"], 0);
+    let id = head.headers.get("x-request-id").unwrap();
+    assert_eq!(line["span"]["request_id"], id);
+
+    stream.send_chunk(&[]).await;
+    let ended = "xmtp_stream_ended_total{kind=\"subscribe\",code=\"OK\"}";
+    let text = process
+        .scrape(|text| number(text, ended).is_some() && number(text, topics) == Some(0.0))
+        .await;
+    assert_eq!(
+        number(&text, "xmtp_stream_sessions{kind=\"subscribe\"}"),
+        Some(0.0)
+    );
+}
+
+/// Makes the update that adds a topic.
+fn update(topic: &Topic) -> SubscribeRequest {
+    let update = Update {
+        id: 1,
+        adds: vec![from(topic, 0)],
+        removes: Vec::new(),
+    };
+    SubscribeRequest {
+        request: Some(Request::Update(update)),
+    }
 }
 
 #[tokio::test]
@@ -254,17 +316,9 @@ async fn nothing_of_a_request_is_told() {
     stream.send_head(&format!("POST {SUBSCRIBE}"), &open).await;
     stream.head().await;
     stream.frame().await.expect("the first frame");
-    let adds = vec![from(&group_topic(GROUP), 0)];
-    let update = xmtp_proto::backend::v1::subscribe_request::Update {
-        id: 1,
-        adds,
-        removes: Vec::new(),
-    };
-    let request = xmtp_proto::backend::v1::subscribe_request::Request::Update(update);
-    let request = SubscribeRequest {
-        request: Some(request),
-    };
-    stream.send_chunk(&framed(&request)).await;
+    stream
+        .send_chunk(&framed(&update(&group_topic(GROUP))))
+        .await;
     for _ in 0..2 {
         stream
             .frame()

@@ -15,16 +15,19 @@ use xmtp_proto::backend::v1::configuration_service_client::ConfigurationServiceC
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
 use xmtp_proto::backend::v1::subscribe_request::{Request as Said, Update};
 use xmtp_proto::backend::v1::subscribe_response::Response as Frame;
+use xmtp_proto::backend::v1::subscribe_static_response::Response as StaticFrame;
 use xmtp_proto::backend::v1::subscription_service_client::SubscriptionServiceClient;
 use xmtp_proto::backend::v1::{
     GetConfigurationRequest, GetConfigurationResponse, PublishRequest, PublishResponse,
-    QueryRequest, QueryResponse, SubscribeRequest, SubscribeResponse,
+    QueryRequest, QueryResponse, SubscribeRequest, SubscribeResponse, SubscribeStaticRequest,
+    SubscribeStaticResponse,
 };
 use xmtp_proto::status::Details;
 
 const PUBLISH: &str = "/xmtp.backend.v1.PublishService/Publish";
 const QUERY: &str = "/xmtp.backend.v1.QueryService/Query";
 const SUBSCRIBE: &str = "/xmtp.backend.v1.SubscriptionService/Subscribe";
+const SUBSCRIBE_STATIC: &str = "/xmtp.backend.v1.SubscriptionService/SubscribeStatic";
 const CONFIGURATION: &str = "/xmtp.backend.v1.ConfigurationService/GetConfiguration";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
@@ -156,6 +159,31 @@ async fn a_failure_of_a_stream_stands_in_its_trailers() {
     let trailers = web.frame().await.expect("trailers");
     assert_status(&trailers, Code::InvalidArgument);
     assert_eq!(web.frame().await, None);
+}
+
+/// covers: STR-055
+#[tokio::test]
+async fn a_browser_gets_a_stream_of_fixed_topics_frame_by_frame() {
+    let peer = Peer::ephemeral().await;
+    let mut web = connected(&peer).await;
+    let topics = vec![from(&group_topic(1), 0)];
+    let request = framed(&SubscribeStaticRequest { topics });
+    let head = web.post(SUBSCRIBE_STATIC, &[], &request).await;
+    assert_eq!(head.status, 200);
+    let next = async |web: &mut Web| {
+        let frame: SubscribeStaticResponse = web.frame().await.expect("no end").message();
+        frame.response.expect("a frame of some kind")
+    };
+    // Nothing else is sent until this frame has arrived.
+    let started = next(&mut web).await;
+    assert!(matches!(started, StaticFrame::Started(_)), "{started:?}");
+    peer.publish_one(message(1, "live")).await;
+    let live = next(&mut web).await;
+    assert!(matches!(live, StaticFrame::Messages(_)), "{live:?}");
+    let stopping = tokio::spawn(peer.running.stop());
+    assert_status(&web.frame().await.expect("trailers"), Code::Unavailable);
+    assert_eq!(web.frame().await, None);
+    stopping.await.expect("no panic");
 }
 
 /// covers: STR-055

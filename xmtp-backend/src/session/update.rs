@@ -94,6 +94,8 @@ impl Session {
             Err(status) => return self.finish(End::Refused(status)),
         };
         self.last_update_id = update.id;
+        let (adds, removes) = (read.adds.len(), read.removes.len());
+        tracing::info!(adds, removes, "a stream accepts an update");
         let removed: Vec<Topic> = read
             .removes
             .into_iter()

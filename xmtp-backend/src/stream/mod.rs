@@ -33,6 +33,7 @@ use crate::limits::{
 use crate::services::unavailable;
 use crate::session::{SessionLimits, Tick};
 use crate::store::{Store, Tail, TailError, TurnBudget};
+use crate::telemetry::metrics;
 
 pub(crate) use self::line::RawFrames;
 pub use self::line::{Frames, StaticFrames};
@@ -229,9 +230,11 @@ const FIRST_TAIL: u64 = 0;
 /// - A tail that is lost ends every stream that began on it; calls without a stream go on.
 async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
     let mut number = FIRST_TAIL;
+    metrics::tailer_ready(true);
     loop {
         let error = tell_all(tail, number, &shared.registry).await;
         tracing::warn!(%error, "the tail of the store ended");
+        metrics::tailer_ready(false);
         let reopened = match error {
             TailError::Final => None,
             TailError::Lost | TailError::Overflow => {
@@ -245,6 +248,8 @@ async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
         };
         number += 1;
         tail = reopened;
+        metrics::tailer_restarted();
+        metrics::tailer_ready(true);
         shared.turn_gate(Gate::Open(number));
         tracing::info!("streams run again");
     }
@@ -254,8 +259,14 @@ async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
 async fn tell_all(mut tail: Box<dyn Tail>, number: u64, registry: &Registry) -> TailError {
     loop {
         match tail.next().await {
-            Ok(rows) => rows.iter().for_each(|row| registry.tell(row, number)),
-            Err(error) => return error,
+            Ok(rows) => {
+                metrics::tailer_polled("ok", rows.len() as u64);
+                rows.iter().for_each(|row| registry.tell(row, number));
+            }
+            Err(error) => {
+                metrics::tailer_polled("failed", 0);
+                return error;
+            }
         }
     }
 }

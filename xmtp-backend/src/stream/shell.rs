@@ -7,6 +7,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
+use tracing::Instrument;
 use xmtp_proto::backend::v1::SubscribeRequest;
 use xmtp_proto::backend::v1::subscribe_request::Request;
 use xmtp_proto::id::{SequenceId, Topic};
@@ -19,7 +20,7 @@ use crate::limits::{HEAD_TOPICS, TURN_BYTES};
 use crate::services::unavailable;
 use crate::session::{Batch, Effect, End, Fetched, Held, Row, Session, SessionLimits, Tick};
 use crate::store::{ReadError, Served, Want};
-use crate::telemetry::metrics;
+use crate::telemetry::{metrics, step};
 
 /// A deadline that is not meant to come.
 const FAR: Tick = Tick::from_secs(86_400);
@@ -60,7 +61,8 @@ impl Engine {
         let session = session(shared.settings.session);
         let line = Line::new(session, shared.now(), shared.ledger.open());
         let frames = line.frames();
-        tokio::spawn(Owner::new(line, shared, tail).run(requests, gate));
+        let run = Owner::new(line, shared, tail).run(requests, gate);
+        tokio::spawn(run.in_current_span());
         Ok(frames)
     }
 }
@@ -179,8 +181,14 @@ impl Owner {
                     let told = topics.filter(|topic| registry.deregister(*topic, &self.mailbox));
                     metrics::topics_registered(-(told.count() as f64));
                 }
-                Effect::ReadHeads(topics) => self.heads = read_heads(shared, topics).boxed().fuse(),
-                Effect::Fetch(wants) => self.turn = fetch(shared, wants).boxed().fuse(),
+                Effect::ReadHeads(topics) => {
+                    let read = step!("stream.update", read_heads(shared, topics));
+                    self.heads = read.boxed().fuse();
+                }
+                Effect::Fetch(wants) => {
+                    let fetch = step!("stream.fetch", fetch(shared, wants));
+                    self.turn = fetch.boxed().fuse();
+                }
             }
         }
     }
