@@ -30,7 +30,7 @@ use crate::welcome;
 /// What wakes the dependency worker.
 const WAKES: u64 = Domain::Progress.bit() | Domain::Welcomes.bit() | Domain::Identity.bit();
 /// Parents looked at in one round.
-const MAX_PARENTS_PER_ROUND: usize = 1_024;
+pub(super) const MAX_PARENTS_PER_ROUND: usize = 1_024;
 /// Pages fetched for one dependency in one round.
 const MAX_PAGES_PER_ROUND: usize = MAX_PENDING_ROWS_PER_TOPIC as usize;
 /// Pause before an absent pointee is asked for again within a running process.

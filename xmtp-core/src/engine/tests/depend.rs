@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use xmtp_proto::{SequenceId, Topic};
+use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use super::play::{Act, destination, pointee_key};
-use super::world::{SECOND, World, change, inbox, topic};
+use super::world::{SECOND, World, change, inbox, served, topic};
+use crate::engine::depend::MAX_PARENTS_PER_ROUND;
 use crate::engine::fetch::fetch_page;
 use crate::limits::{IDENTITY_REFERENCE_WAIT, WELCOME_POINTER_WINDOW};
-use crate::processor::{Blocked, Dependency, Rejected, Verdict};
-use crate::testing::scripted::{Call, Fault, INSTALLATION, identity_envelope, welcome_envelope};
+use crate::processing::Left;
+use crate::processor::{Blocked, Dependency, Joined, Rejected, Verdict};
+use crate::receipt;
+use crate::testing::scripted::{
+    Call, Fault, INSTALLATION, group_envelope, identity_envelope, welcome_envelope,
+};
 use crate::transport::TransportError;
+use crate::welcome::install_created;
 
 fn waits(name: u8, sequence: u64) -> Act {
     Act::Is(Verdict::Waits(vec![Dependency::Identity {
@@ -312,5 +318,51 @@ fn kept_welcomes_are_not_looked_at_in_a_loop() {
         "{looks} looks at two blocked Welcomes in ten minutes"
     );
     assert!(!world.group(1).active);
+    world.end(engine);
+}
+
+/// More heads that wait than one round looks at keep no Welcome from what it waits for.
+/// covers: STR-075, STR-080
+#[test]
+fn waiting_heads_do_not_hide_what_a_welcome_waits_for() {
+    let world = World::new();
+    let wait = Act::Is(Verdict::Waits(vec![Dependency::Identity {
+        inbox: inbox(9),
+        sequence: SequenceId::saturating(1),
+    }]));
+    world.play.always("commit waits", wait);
+    for name in 0..=MAX_PARENTS_PER_ROUND as u16 {
+        let mut id = [0xcc; 16];
+        id[..2].copy_from_slice(&name.to_be_bytes());
+        let (group, topic) = (
+            GroupId::from_bytes(id),
+            Topic::group(&GroupId::from_bytes(id)),
+        );
+        let commit = served(&topic, 2, group_envelope(&group, "commit waits"));
+        let batch = receipt::check(topic, SequenceId::ZERO, vec![commit]).expect("in order");
+        world.write(|txn| {
+            let joined = Joined {
+                record: Default::default(),
+                messages: Vec::new(),
+            };
+            install_created(txn, group, joined)
+        });
+        world.admit(&batch).expect("it fits");
+        assert_eq!(world.turn(&topic).left, Left::Stopped);
+    }
+    world
+        .backend
+        .store([welcome_envelope(&INSTALLATION, "point 3")]);
+    world
+        .backend
+        .store([welcome_envelope(&pointee_key(3), "1 0 0")]);
+    let context = world.context.clone();
+    world.run(async move {
+        let topics = [context.welcome_topic];
+        fetch_page(&context, &topics).await.expect("a page");
+    });
+    let engine = world.start();
+    world.wait(IDENTITY_REFERENCE_WAIT / 2);
+    assert!(world.group(1).active, "the pointee was not asked for");
     world.end(engine);
 }

@@ -1,14 +1,23 @@
 //! Receipts, echoes and replacements: what moves an attempt, and what does not.
 
+use std::sync::Arc;
+
+use xmtp_proto::SequenceId;
+use xmtp_proto::backend::v1;
+use xmtp_proto::backend::v1::message_hash::Hash;
 use xmtp_proto::storage::v1::IntentState;
 
 use super::{drive, driving, enqueue, joined, published, send, state, unavailable};
+use crate::engine::Context;
+use crate::engine::fetch::FetchError;
 use crate::engine::tests::play::Act;
 use crate::engine::tests::world::{SECOND, change, group, text, topic};
 use crate::error::{Class, Coded};
 use crate::processor::{Blocked, PrepareError, Rejected, Verdict};
 use crate::send::{SendError, Sender, store};
+use crate::testing::mock::MockTransport;
 use crate::testing::scripted::{Call, Fault};
+use crate::transport::TransportError;
 
 fn stale() -> Act {
     Act::Is(Verdict::Rejected(Rejected::CommitStale))
@@ -262,4 +271,72 @@ fn a_broken_receipt_does_not_keep_the_queue() {
     assert_eq!(intent.state(), IntentState::Rejected);
     assert_eq!(intent.rejection, "receipt_unmatched");
     assert_eq!(world.play.discarded(), 1);
+}
+
+/// Makes a wire on which every publish answers with this metadata.
+fn answering(metas: Vec<v1::EnvelopeMeta>) -> MockTransport {
+    let mut wire = MockTransport::new();
+    let answer = metas.clone();
+    wire.expect_publish().returning(move |_| {
+        Ok(v1::PublishResponse {
+            envelope_metas: answer.clone(),
+        })
+    });
+    wire.expect_clone()
+        .returning(move || answering(metas.clone()));
+    wire
+}
+
+/// A receipt names a place in the order and a hash: an answer without one of them is told as a
+/// broken protocol and moves nothing.
+/// covers: STR-062, STR-113
+#[test]
+fn a_receipt_without_a_place_in_the_order_is_refused() {
+    let meta = |sequence: Option<u64>, hash_bytes: Option<usize>| v1::EnvelopeMeta {
+        cursor: sequence.map(|sequence_id| v1::Cursor { sequence_id }),
+        message_hash: hash_bytes.map(|bytes| v1::MessageHash {
+            hash: Some(Hash::Sha256(vec![1; bytes].into())),
+        }),
+        ..Default::default()
+    };
+    let beyond = SequenceId::MAX.get() + 1;
+    let whole = meta(Some(9), Some(32));
+    let broken = [
+        vec![meta(None, Some(32))],
+        vec![meta(Some(0), Some(32))],
+        vec![meta(Some(beyond), Some(32))],
+        vec![meta(Some(9), None)],
+        vec![meta(Some(9), Some(31))],
+        vec![],
+        vec![whole.clone(), whole.clone()],
+    ];
+    for (metas, is_broken) in broken
+        .into_iter()
+        .map(|metas| (metas, true))
+        .chain([(vec![whole], false)])
+    {
+        let world = joined();
+        let number = enqueue(&world, text(1, "hello"));
+        let context = Context {
+            transport: Box::new(answering(metas.clone())),
+            ..world.context.clone()
+        };
+        let sender = Sender::new(context, Arc::new(|_| false));
+        let driven = world.run(async move { sender.drive(group(1)).await });
+        let receipt = world
+            .intent(number)
+            .attempt
+            .expect("kept")
+            .receipt_sequence_id;
+        if !is_broken {
+            assert_eq!((driven, receipt), (Ok(()), 9));
+            continue;
+        }
+        let told = driven.expect_err("a broken receipt");
+        assert!(
+            matches!(told, FetchError::Transport(TransportError::Protocol { .. })),
+            "{metas:?}: {told}"
+        );
+        assert_eq!((state(&world, number), receipt), (IntentState::Prepared, 0));
+    }
 }
