@@ -29,6 +29,7 @@
 mod backend;
 mod clock;
 mod fault;
+pub mod fuzz;
 mod in_process;
 pub mod mls_bytes;
 #[cfg(unix)]

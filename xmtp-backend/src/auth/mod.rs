@@ -168,6 +168,19 @@ impl Gate for Authenticator {
     }
 }
 
+/// Judges the headers of a request as if every signature held.
+#[cfg(feature = "testing")]
+pub(crate) fn judge_unsigned(auth: &Auth, headers: &HeaderMap, now: f64) -> Result<(), Rejection> {
+    let token = token::Token::parse(bearer::token(headers)?)?;
+    Rules::new(auth).check_claims(&token, now)
+}
+
+/// Reads a key set and counts its keys.
+#[cfg(feature = "testing")]
+pub(crate) fn count_keys(answer: &[u8]) -> Result<usize, KeySetError> {
+    KeySet::from_json(answer).map(|keys| keys.published().len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use openmls::framing::{ContentType, MlsMessageIn, ProtocolMessage};
 use openmls::group::MlsGroup;
 use openmls::prelude::{CreateMessageError, ProcessedMessage};
-use tls_codec::DeserializeBytes;
+use tls_codec::Deserialize;
 use xmtp_core::storage::StorageError;
 use xmtp_proto::id::GroupId;
 
@@ -31,7 +31,7 @@ pub struct Frame {
 impl Frame {
     /// Reads the frame of an MLS message; it must fill the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, GroupFault> {
-        let message = MlsMessageIn::tls_deserialize_exact_bytes(bytes)
+        let message = MlsMessageIn::tls_deserialize_exact(bytes)
             .map_err(|_| GroupFault::Invalid("encoding"))?;
         let message = message
             .try_into_protocol_message()

@@ -9,7 +9,7 @@ use openmls::prelude::{
 use openmls::treesync::errors::LifetimeError;
 use prost::Message;
 use thiserror::Error;
-use tls_codec::DeserializeBytes;
+use tls_codec::Deserialize;
 use xmtp_proto::content::{
     WelcomePointeeEncryptionAeadType, WelcomePointeeEncryptionAeadTypesExtension,
     WelcomeWrapperEncryption,
@@ -95,7 +95,7 @@ pub fn check(
     inbox: &InboxId,
     now_ns: u64,
 ) -> Result<FetchedPackage, PackageFault> {
-    let package = KeyPackageIn::tls_deserialize_exact_bytes(bytes)
+    let package = KeyPackageIn::tls_deserialize_exact(bytes)
         .map_err(|_| PackageFault(PackageRule::Encoding))?;
     let package = package
         .validate(crate::provider::crypto(), ProtocolVersion::Mls10)

@@ -11,7 +11,7 @@ use std::fmt;
 use hpke_rs::hpke_types::{AeadAlgorithm, KdfAlgorithm, KemAlgorithm};
 use hpke_rs::{Hpke, HpkePrivateKey, HpkePublicKey, Mode};
 use hpke_rs_rust_crypto::HpkeRustCrypto;
-use tls_codec::{DeserializeBytes, Serialize, TlsDeserializeBytes, TlsSerialize, TlsSize, VLBytes};
+use tls_codec::{Deserialize, Serialize, TlsDeserialize, TlsSerialize, TlsSize, VLBytes};
 use xmtp_core::runtime::{Runtime, RuntimeExt};
 use xmtp_proto::content::WelcomeWrapperAlgorithm;
 use zeroize::Zeroizing;
@@ -149,7 +149,7 @@ impl WrapperKeyPair {
 }
 
 /// `HPKECiphertext` of RFC 9420.
-#[derive(TlsSerialize, TlsDeserializeBytes, TlsSize)]
+#[derive(TlsSerialize, TlsDeserialize, TlsSize)]
 struct Ciphertext {
     kem_output: VLBytes,
     ciphertext: VLBytes,
@@ -207,8 +207,7 @@ pub(super) fn open(
     second: &[u8],
 ) -> Result<Plain, WelcomeFault> {
     let fault = |_| WelcomeFault::Decryption;
-    let sealed =
-        Ciphertext::tls_deserialize_exact_bytes(first).map_err(|_| WelcomeFault::Decryption)?;
+    let sealed = Ciphertext::tls_deserialize_exact(first).map_err(|_| WelcomeFault::Decryption)?;
     let private = HpkePrivateKey::new(private.to_vec());
     let mut context = algorithm
         .hpke()

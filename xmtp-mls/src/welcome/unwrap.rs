@@ -4,7 +4,7 @@ use std::fmt;
 
 use openmls::prelude::{MlsMessageBodyIn, MlsMessageIn, Welcome};
 use prost::Message;
-use tls_codec::DeserializeBytes;
+use tls_codec::Deserialize;
 use xmtp_proto::backend::v1::WelcomeMessage;
 use xmtp_proto::backend::v1::welcome_message::{V1, Version, WelcomePointer};
 use xmtp_proto::content::{WelcomeMetadata, WelcomePointerWrapperAlgorithm};
@@ -157,7 +157,7 @@ fn mls_welcome(bytes: &[u8]) -> Result<Welcome, WelcomeFault> {
         Some(_) => {}
     }
     let message =
-        MlsMessageIn::tls_deserialize_exact_bytes(bytes).map_err(|_| WelcomeFault::NotAWelcome)?;
+        MlsMessageIn::tls_deserialize_exact(bytes).map_err(|_| WelcomeFault::NotAWelcome)?;
     match message.extract() {
         MlsMessageBodyIn::Welcome(welcome) => Ok(welcome),
         _ => Err(WelcomeFault::NotAWelcome),
