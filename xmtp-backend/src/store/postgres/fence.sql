@@ -1,7 +1,7 @@
--- Raises the sequence to the next multiple of 2^32 above every id that is known to have been given,
--- and no lower than it stands. Who runs it holds the barrier.
+-- Raises the sequence to a multiple of 2^32 that is at least 2^32 above every id that is known to
+-- have been given: ids given after a backup was made are not known. Who runs it holds the barrier.
 SELECT setval('envelope_seq', ((greatest(
     (SELECT last_value FROM envelope_seq),
     (SELECT coalesce(max(sequence_id), 0) FROM envelope),
     (SELECT closed_sequence_id FROM allocation_boundary)
-) >> 32) + 1) << 32)
+) >> 32) + 2) << 32)

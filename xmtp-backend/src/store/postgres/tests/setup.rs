@@ -67,11 +67,11 @@ async fn a_cut_history_is_served_only_after_a_fence() {
     assert!(matches!(error, SetupError::Unfenced), "{error}");
     assert!(error.to_string().contains("xmtp-backend fence"));
 
-    assert_eq!(fence(&settings).await.expect("a fence").get(), 1 << 32);
+    assert_eq!(fence(&settings).await.expect("a fence").get(), 2 << 32);
     let store = open(&settings).await;
     let mut tail = store.tail().await.expect("a tail");
     let next = store_one(&store, envelope(group(1), "c")).await;
-    assert_eq!(next.sequence_id.get(), (1 << 32) + 1);
+    assert_eq!(next.sequence_id.get(), (2 << 32) + 1);
     assert_eq!(texts(&mut tail, 1).await, ["c"]);
-    assert_eq!(fence(&settings).await.expect("a fence").get(), 2 << 32);
+    assert_eq!(fence(&settings).await.expect("a fence").get(), 4 << 32);
 }
