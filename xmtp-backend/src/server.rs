@@ -12,6 +12,7 @@ use tonic_health::server::HealthReporter;
 use crate::auth::{self, KeySetFailure, Opened, Refresher};
 use crate::config::{Config, ConfigError, Database, published};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
+use crate::limits::OPEN_REQUEST_BYTES;
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{
     MemoryStore, OpenError, PostgresOptions, PostgresStore, PruneError, SetupError, SqliteStore,
@@ -169,6 +170,7 @@ impl Running {
         };
 
         let (health, health_service) = tonic_health::server::health_reporter();
+        let health_service = health_service.max_decoding_message_size(OPEN_REQUEST_BYTES);
         set_health(&health, ServingStatus::Serving).await;
         let stop = watch::Sender::new(false);
         let observe = ObserveLayer {

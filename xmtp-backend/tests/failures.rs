@@ -25,6 +25,8 @@ use xmtp_proto::status::Details;
 
 const PUBLISH: &str = "/xmtp.backend.v1.PublishService/Publish";
 const SUBSCRIBE: &str = "/xmtp.backend.v1.SubscriptionService/Subscribe";
+const CONFIGURATION: &str = "/xmtp.backend.v1.ConfigurationService/GetConfiguration";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const NATIVE: [(&str, &str); 2] = [("content-type", "application/grpc"), ("te", "trailers")];
 
 fn details(status: &Status) -> Details {
@@ -82,6 +84,18 @@ async fn a_request_may_be_as_large_as_the_transport_takes_and_no_larger() {
         .expect("it is accepted");
     let refused = send(&peer, PUBLISH, &padded(&[], limit + 1)).await;
     assert_failed(&refused.unwrap_err(), Code::OutOfRange, "REQUEST_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn what_is_open_to_everybody_takes_only_small_requests() {
+    let peer = Peer::ephemeral().await;
+    for path in [CONFIGURATION, HEALTH] {
+        send(&peer, path, &padded(&[], 4096)).await.unwrap();
+        for length in [4097, 8192] {
+            let refused = send(&peer, path, &padded(&[], length)).await;
+            assert_failed(&refused.unwrap_err(), Code::OutOfRange, "REQUEST_TOO_LARGE");
+        }
+    }
 }
 
 #[tokio::test]
@@ -199,7 +213,7 @@ async fn every_refusal_of_a_call_has_its_reason() {
     assert_refused(&refused, Reason::MalformedPayload, Some(0));
     let refused = send(&peer, "/xmtp.backend.v1.QueryService/Get", &[]).await;
     assert_failed(&refused.unwrap_err(), Code::Unimplemented, "UNKNOWN_METHOD");
-    let refused = send(&peer, "/grpc.health.v1.Health/Check", b"\x0a\x01x").await;
+    let refused = send(&peer, HEALTH, b"\x0a\x01x").await;
     assert_failed(&refused.unwrap_err(), Code::NotFound, "NOT_FOUND");
     let response = http2(
         &peer,

@@ -18,6 +18,7 @@ use xmtp_proto::backend::v1::{
 use super::Services;
 use super::status::complete;
 use super::streams::SubscriptionServer;
+use crate::limits::OPEN_REQUEST_BYTES;
 
 /// The names of the services, as health reports them.
 pub(crate) const SERVICE_NAMES: [&str; 5] = [
@@ -47,7 +48,11 @@ pub(crate) fn routes(services: &Services) -> Routes {
         .add_service(bounded!(QueryServiceServer))
         .add_service(SubscriptionServer::new(services.clone(), request, response))
         .add_service(bounded!(IdentityServiceServer))
-        .add_service(bounded!(ConfigurationServiceServer))
+        .add_service(
+            ConfigurationServiceServer::new(grpc())
+                .max_decoding_message_size(request.min(OPEN_REQUEST_BYTES))
+                .max_encoding_message_size(response),
+        )
 }
 
 fn bytes(limit: u64) -> usize {

@@ -161,7 +161,7 @@ pub(crate) fn unreadable(status: Status) -> Status {
             Failure::Malformed.status("the request can not be read")
         }
         Code::OutOfRange if status.details().is_empty() => {
-            Failure::RequestTooLarge.status("the request is larger than limits.max_request_bytes")
+            Failure::RequestTooLarge.status("the request is larger than its call takes")
         }
         _ => complete(status),
     }
