@@ -219,6 +219,9 @@ pub(crate) const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
 /// The largest request of a call that is open to everybody, configuration and health: 4 KiB.
 pub(crate) const OPEN_REQUEST_BYTES: usize = 4 * 1024;
 
+/// How long a call that is no stream may take to be read and answered, whatever its caller grants.
+pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(60);
+
 /// How long the listener rests after a connection that could not be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

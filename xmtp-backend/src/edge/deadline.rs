@@ -1,7 +1,8 @@
-//! The time that a caller grants by `grpc-timeout`.
+//! The time that a call may take: what its caller grants by `grpc-timeout`, and a bound of the server
+//! for every call that is no stream.
 //!
-//! It runs until the answer begins: for a unary call that is all of it, and a stream has its own
-//! times afterwards.
+//! It runs until the answer begins: for a unary call that is reading the request and all of the work,
+//! and a stream has its own times afterwards.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use http::{HeaderMap, Request, Response};
 use tonic::body::Body;
 use tower::{Layer, Service};
 
+use super::route::Route;
 use crate::services::Failure;
 
 const GRPC_TIMEOUT: &str = "grpc-timeout";
@@ -18,20 +20,34 @@ const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// The most digits of a value; more is no timeout.
 const MAX_DIGITS: usize = 8;
 
+const GRANTED_TIME_OVER: &str = "the time that the caller granted is over";
+const OWN_TIME_OVER: &str = "the request was not read and answered in the time that calls have";
+
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DeadlineLayer;
+pub(super) struct DeadlineLayer {
+    most: Duration,
+}
+
+impl DeadlineLayer {
+    /// Bounds calls that are no streams by `most`, and every call by what its caller grants.
+    pub(super) fn new(most: Duration) -> Self {
+        Self { most }
+    }
+}
 
 impl<S> Layer<S> for DeadlineLayer {
     type Service = Limited<S>;
 
     fn layer(&self, inner: S) -> Limited<S> {
-        Limited { inner }
+        let most = self.most;
+        Limited { inner, most }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Limited<S> {
     inner: S,
+    most: Duration,
 }
 
 impl<S> Service<Request<Body>> for Limited<S>
@@ -50,18 +66,21 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let granted = granted(request.headers());
+        let own = (!Route::is_stream(request.uri().path())).then_some(self.most);
         let answered = self.inner.call(request);
-        let Some(granted) = granted else {
-            return Either::Left(answered);
+        let (time, over) = match (granted, own) {
+            (Some(granted), Some(own)) if own < granted => (own, OWN_TIME_OVER),
+            (Some(granted), _) => (granted, GRANTED_TIME_OVER),
+            (None, Some(own)) => (own, OWN_TIME_OVER),
+            (None, None) => return Either::Left(answered),
         };
-        let answered = tokio::time::timeout(granted, answered);
-        let answered = answered.map(|answered| answered.unwrap_or_else(|_| Ok(too_late())));
+        let answered = tokio::time::timeout(time, answered);
+        let answered = answered.map(|answered| answered.unwrap_or_else(|_| Ok(too_late(over))));
         Either::Right(answered.boxed())
     }
 }
 
-fn too_late() -> Response<Body> {
-    let message = "the time that the caller granted is over";
+fn too_late(message: &str) -> Response<Body> {
     Failure::CallerTimedOut.status(message).into_http()
 }
 
@@ -86,9 +105,60 @@ fn granted(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
     use http::HeaderValue;
+    use tonic::{Code, Status};
+    use tower::service_fn;
 
     use super::*;
+
+    const QUERY: &str = "/xmtp.backend.v1.QueryService/Query";
+    const HEALTH: &str = "/grpc.health.v1.Health/Check";
+    const STREAMS: [&str; 3] = [
+        "/xmtp.backend.v1.SubscriptionService/Subscribe",
+        "/xmtp.backend.v1.SubscriptionService/SubscribeStatic",
+        "/grpc.health.v1.Health/Watch",
+    ];
+
+    fn request(path: &str, granted: Option<&str>) -> Request<Body> {
+        let mut request = Request::builder().uri(path);
+        if let Some(granted) = granted {
+            request = request.header(GRPC_TIMEOUT, granted);
+        }
+        request.body(Body::empty()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_no_stream_ends_in_time_whatever_is_granted() {
+        let silent = service_fn(|_| pending::<Result<Response<Body>, Infallible>>());
+        let mut limited = DeadlineLayer::new(Duration::ZERO).layer(silent);
+        let mut streams = STREAMS.map(|path| limited.call(request(path, None)));
+        for stream in &mut streams {
+            assert!(stream.now_or_never().is_none());
+        }
+        for (path, granted) in [(QUERY, None), (QUERY, Some("1H")), (HEALTH, None)] {
+            let answered = limited.call(request(path, granted)).await.unwrap();
+            let status = Status::from_header_map(answered.headers()).unwrap();
+            assert_eq!(status.code(), Code::DeadlineExceeded);
+            assert_eq!(status.message(), OWN_TIME_OVER);
+        }
+        for stream in &mut streams {
+            assert!(stream.now_or_never().is_none(), "a stream may stay open");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shorter_time_that_is_granted_holds_for_every_call() {
+        let silent = service_fn(|_| pending::<Result<Response<Body>, Infallible>>());
+        let mut limited = DeadlineLayer::new(Duration::MAX).layer(silent);
+        for path in [QUERY, STREAMS[0]] {
+            let answered = limited.call(request(path, Some("1m"))).await.unwrap();
+            let status = Status::from_header_map(answered.headers()).unwrap();
+            assert_eq!(status.message(), GRANTED_TIME_OVER);
+        }
+    }
 
     #[test]
     fn a_granted_time_is_read_by_its_unit() {

@@ -9,7 +9,7 @@
 //! 4. [`gate`]: refuses by the head of a request alone, credentials first, then [`encoding`];
 //! 5. gRPC-Web: from here on inwards every request is plain gRPC;
 //! 6. [`failure`]: every failure leaves with a reason;
-//! 7. [`deadline`]: the time that the caller grants;
+//! 7. [`deadline`]: the time that the caller grants, and for calls that are no streams its bound;
 //! 8. the services.
 //!
 //! A refusal made outside the services goes through [`refusal`], so that a caller always finds a
@@ -46,6 +46,7 @@ use self::encoding::OnlyIdentity;
 use self::failure::FailureLayer;
 use self::gate::GateLayer;
 use self::request_id::RequestIdLayer;
+use crate::limits::REQUEST_TIME;
 
 /// Wraps the services in the layers, in the order that the module tells.
 pub(crate) fn edge(
@@ -64,6 +65,6 @@ pub(crate) fn edge(
         .layer(GateLayer::new(OnlyIdentity))
         .layer(GrpcWebLayer::new())
         .layer(FailureLayer)
-        .layer(DeadlineLayer)
+        .layer(DeadlineLayer::new(REQUEST_TIME))
         .service(routes.prepare())
 }
