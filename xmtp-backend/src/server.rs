@@ -246,11 +246,13 @@ impl Running {
     /// Stops the server.
     ///
     /// - New calls and open streams fail with UNAVAILABLE at once.
+    /// - Whoever watches the health is told that nobody is served, and the watch ends.
     /// - Open requests may finish for as long as the configuration lets them.
     /// - Afterwards the database is closed.
     pub async fn stop(mut self) {
         self.refuse().await;
         self.stop.send_replace(true);
+        end_watches(self.health.clone()).await;
         if !self.serving.is_finished() {
             let drained = tokio::time::timeout(self.max_drain_duration, &mut self.serving).await;
             if drained.is_err() {
@@ -268,5 +270,13 @@ async fn set_health(health: &HealthReporter, status: ServingStatus) {
     health.set_service_status("", status).await;
     for service in SERVICE_NAMES {
         health.set_service_status(service, status).await;
+    }
+}
+
+/// Forgets every status, which ends the streams that watch them after their last news.
+async fn end_watches(mut health: HealthReporter) {
+    health.clear_service_status("").await;
+    for service in SERVICE_NAMES {
+        health.clear_service_status(service).await;
     }
 }

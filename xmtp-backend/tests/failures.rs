@@ -10,7 +10,11 @@ use common::*;
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::{Code, Status, async_trait};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 use xmtp_backend::Config;
 use xmtp_backend::hooks::{Call, Hooks, Point, Verdict};
 use xmtp_proto::backend::v1::get_inbox_ids_request::Request as Lookup;
@@ -248,6 +252,30 @@ async fn every_end_of_a_stream_has_its_reason() {
     peer.running.stop().await;
     let refused = stream.failure().await;
     assert_failed(&refused, Code::Unavailable, "SERVER_UNAVAILABLE");
+}
+
+#[tokio::test]
+async fn a_watch_of_the_health_does_not_hold_a_shutdown_up() {
+    let mut config = Config::ephemeral(IDENTIFIER);
+    config.server.max_drain_duration = Duration::from_secs(3600);
+    let peer = Peer::start(config).await;
+    let mut watches = Vec::new();
+    for service in ["", "xmtp.backend.v1.QueryService"] {
+        let service = service.to_owned();
+        let request = HealthCheckRequest { service };
+        let watch = HealthClient::new(peer.channel.clone()).watch(request).await;
+        let mut watch = watch.unwrap().into_inner();
+        let first = watch.message().await.unwrap().unwrap();
+        assert_eq!(first.status(), ServingStatus::Serving);
+        watches.push(watch);
+    }
+    let stopped = timeout(PATIENCE, peer.running.stop()).await;
+    stopped.expect("it does not wait for those who watch");
+    for mut watch in watches {
+        let last = watch.message().await.unwrap().unwrap();
+        assert_eq!(last.status(), ServingStatus::NotServing);
+        assert!(watch.message().await.unwrap().is_none());
+    }
 }
 
 /// Fails every publish.
