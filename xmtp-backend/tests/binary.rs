@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use common::*;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tonic::transport::Endpoint;
 use xmtp_proto::backend::v1::PublishRequest;
 use xmtp_proto::backend::v1::publish_service_client::PublishServiceClient;
@@ -87,19 +89,37 @@ async fn an_acknowledged_publish_survives_a_kill() {
     }
 }
 
+fn terminate(child: &Child) {
+    let signal = format!("kill -TERM {}", child.id());
+    let sent = Command::new("sh").args(["-c", &signal]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_program_that_still_waits_for_its_database() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("backend.toml");
+    let text = format!(
+        "[server]\nidentifier = \"org.example.test\"\nlisten = \"127.0.0.1:0\"\n\
+         [telemetry]\nmetrics_listen = \"\"\n\
+         [database]\nurl = \"postgres://user@{address}/name\"\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let mut child = program(&path).stdout(Stdio::null()).spawn().unwrap();
+    let asked = timeout(PATIENCE, silent.accept()).await;
+    let _asked = asked.expect("it asks its database").unwrap();
+    terminate(&child);
+    assert!(child.wait().unwrap().success());
+}
+
 #[tokio::test]
 async fn a_signal_stops_the_program_cleanly() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::start(&write_config(folder.path(), ""));
     process.publish("a").await;
-    let signal = format!("kill -TERM {}", process.child.id());
-    assert!(
-        Command::new("sh")
-            .args(["-c", &signal])
-            .status()
-            .unwrap()
-            .success()
-    );
+    terminate(&process.child);
     let mut rest = String::new();
     while process.log.read_line(&mut rest).unwrap() > 0 {}
     assert!(process.child.wait().unwrap().success(), "{rest}");

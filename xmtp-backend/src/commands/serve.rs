@@ -28,9 +28,12 @@ async fn serve(config: Config) -> Result<(), String> {
         listen(SignalKind::terminate())?,
         listen(SignalKind::interrupt())?,
     );
-    let mut running = Backend::start(config)
-        .await
-        .map_err(|error| error.to_string())?;
+    let started = tokio::select! {
+        started = Backend::start(config) => started,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    let mut running = started.map_err(|error| error.to_string())?;
     let ended = tokio::select! {
         ended = running.wait() => Err(ended.to_string()),
         _ = terminate.recv() => Ok(()),
