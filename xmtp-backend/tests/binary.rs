@@ -179,6 +179,26 @@ fn a_file_is_checked_without_opening_anything() {
     assert_eq!(files, 1, "only the file itself");
 }
 
+#[test]
+fn a_collector_over_tls_is_refused_wherever_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_config(folder.path(), "");
+    let address = "https://collector.example.org:4317";
+    let check = |variable: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
+        command.arg("check").arg(&path);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", variable);
+        command.output().unwrap()
+    };
+    assert_eq!(said(&check("http://collector.example.org:4317")), "ok\n");
+    let problem = failed(&check(address));
+    assert!(problem.contains("telemetry.otlp_endpoint") && problem.contains("not supported yet"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let named = format!("[telemetry]\notlp_endpoint = \"{address}\"\n");
+    std::fs::write(&path, text.replace("[telemetry]\n", &named)).unwrap();
+    assert!(failed(&check("")).contains("not supported yet"));
+}
+
 /// covers: CFG-009
 #[test]
 fn the_published_schema_is_the_one_of_the_types() {

@@ -131,9 +131,12 @@ impl TelemetryFile {
 
 pub(super) fn check(telemetry: &Telemetry) -> Result<(), ConfigError> {
     if let Some(endpoint) = &telemetry.otlp_endpoint
-        && !has_host(endpoint.expose(), &["http", "https"])
+        && !has_host(endpoint.expose(), &["http"])
     {
-        let problem = "must be an http or https address";
+        let problem = match has_host(endpoint.expose(), &["https"]) {
+            true => "https is not supported yet, name a collector by an http address",
+            false => "must be an http address",
+        };
         return refuse("telemetry.otlp_endpoint", problem);
     }
     if telemetry.service_name.is_empty() {
