@@ -222,6 +222,12 @@ pub(crate) const OPEN_REQUEST_BYTES: usize = 4 * 1024;
 /// How long a call that is no stream may take to be read and answered, whatever its caller grants.
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(60);
 
+/// How long a connection may be open before its other end says something.
+pub(crate) const FIRST_BYTE_TIME: Duration = Duration::from_secs(10);
+
+/// The connections at a time, in connections; more wait until one ends.
+pub(crate) const CONNECTIONS: usize = 20_000;
+
 /// How long the listener rests after a connection that could not be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

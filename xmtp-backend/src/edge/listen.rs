@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::time::Duration;
 
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -12,11 +13,13 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
 
 use crate::limits::{
-    ACCEPT_PAUSE, HTTP1_BUFFER_BYTES, HTTP2_PING_INTERVAL, HTTP2_PING_WAIT, HTTP2_SEND_BUFFER_BYTES,
+    ACCEPT_PAUSE, CONNECTIONS, FIRST_BYTE_TIME, HTTP1_BUFFER_BYTES, HTTP2_PING_INTERVAL,
+    HTTP2_PING_WAIT, HTTP2_SEND_BUFFER_BYTES,
 };
 
 /// A bound address that nothing is accepted on yet.
@@ -24,6 +27,15 @@ use crate::limits::{
 pub(crate) struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+}
+
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// How many there may be at a time.
+    connections: usize,
+    /// How long one may be open before its other end says something.
+    first_byte: Duration,
 }
 
 /// The task that serves; it owns the tasks of its connections.
@@ -56,7 +68,11 @@ impl Listener {
         S::Future: Send + 'static,
     {
         let protocols = protocols(max_http2_streams);
-        tokio::spawn(accept(self.socket, protocols, service, stop))
+        let bounds = Bounds {
+            connections: CONNECTIONS,
+            first_byte: FIRST_BYTE_TIME,
+        };
+        tokio::spawn(accept(self.socket, protocols, service, stop, bounds))
     }
 }
 
@@ -82,6 +98,7 @@ async fn accept<S>(
     protocols: auto::Builder<TokioExecutor>,
     service: S,
     mut stop: watch::Receiver<bool>,
+    bounds: Bounds,
 ) where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S: Clone + Send + 'static,
@@ -92,12 +109,17 @@ async fn accept<S>(
         let accepted = tokio::select! {
             _ = stopped(&mut stop) => break,
             Some(_) = connections.join_next() => continue,
-            accepted = socket.accept() => accepted,
+            accepted = socket.accept(), if connections.len() < bounds.connections => accepted,
         };
         match accepted {
             Ok((socket, _)) => {
-                let serve = connection(socket, protocols.clone(), service.clone(), stop.clone());
-                connections.spawn(serve);
+                let (protocols, service) = (protocols.clone(), service.clone());
+                let (mut stop, first_byte) = (stop.clone(), bounds.first_byte);
+                connections.spawn(async move {
+                    if begins(&socket, &mut stop, first_byte).await {
+                        connection(socket, protocols, service, stop).await;
+                    }
+                });
             }
             Err(error) => {
                 // What is short, such as file handles, comes back only with time.
@@ -108,6 +130,16 @@ async fn accept<S>(
     }
     drop(socket);
     while connections.join_next().await.is_some() {}
+}
+
+/// Waits until the other end says something; false when it does not in time, or at a stop.
+async fn begins(socket: &TcpStream, stop: &mut watch::Receiver<bool>, time: Duration) -> bool {
+    // Being readable may be a false alarm; a byte that can be seen is none.
+    let mut first = [0];
+    tokio::select! {
+        seen = timeout(time, socket.peek(&mut first)) => matches!(seen, Ok(Ok(1))),
+        _ = stopped(stop) => false,
+    }
 }
 
 async fn connection<S>(
@@ -136,4 +168,84 @@ async fn connection<S>(
 /// Waits for a stop; a sender that is gone is one too.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tower::service_fn;
+
+    use super::*;
+
+    /// How long anything may take; it can only fail a test.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    async fn serve(bounds: Bounds) -> (SocketAddr, watch::Sender<bool>, Serving) {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::bind(listen).await.unwrap();
+        let address = listener.address();
+        let empty = |_| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
+        let stop = watch::Sender::new(false);
+        let (protocols, stopped) = (protocols(1), stop.subscribe());
+        let accept = accept(
+            listener.socket,
+            protocols,
+            service_fn(empty),
+            stopped,
+            bounds,
+        );
+        (address, stop, tokio::spawn(accept))
+    }
+
+    async fn ask(address: SocketAddr) -> TcpStream {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: backend.example\r\n\r\n";
+        socket.write_all(request).await.unwrap();
+        socket
+    }
+
+    /// Reads something; nothing is the end.
+    async fn read(socket: &mut TcpStream) -> usize {
+        let mut bytes = [0; 512];
+        let read = timeout(PATIENCE, socket.read(&mut bytes)).await;
+        read.expect("an answer or an end in time").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_is_dropped() {
+        let bounds = Bounds {
+            connections: 1,
+            first_byte: Duration::from_millis(1),
+        };
+        let (address, _stop, _serving) = serve(bounds).await;
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        assert_eq!(read(&mut silent).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_beyond_the_bound_waits_for_another_to_end() {
+        let bounds = Bounds {
+            connections: 1,
+            first_byte: PATIENCE,
+        };
+        let (address, stop, serving) = serve(bounds).await;
+        let mut first = ask(address).await;
+        assert!(read(&mut first).await > 0);
+        let mut second = ask(address).await;
+        // The first one is asked again, so that the listener has had its turns.
+        for _ in 0..10 {
+            first
+                .write_all(b"GET / HTTP/1.1\r\nhost: backend.example\r\n\r\n")
+                .await
+                .unwrap();
+            assert!(read(&mut first).await > 0);
+        }
+        let early = second.try_read(&mut [0; 1]);
+        assert_eq!(early.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        assert!(read(&mut second).await > 0);
+        drop(second);
+        stop.send_replace(true);
+        timeout(PATIENCE, serving).await.expect("it ends").unwrap();
+    }
 }
