@@ -287,6 +287,44 @@ async fn keys_of_a_used_package_go_after_a_day_and_never_under_an_unresolved_wel
     backend.stop().await;
 }
 
+/// A Welcome that was sent to the old package and waits at the backend unseen is received before the
+/// old private keys may go, so it is joined, however late.
+///
+/// covers: STR-081
+#[tokio::test(flavor = "multi_thread")]
+async fn no_keys_go_before_the_welcomes_that_wait_at_the_backend() {
+    let mut backend = TestBackend::start().await;
+    let clock = ShiftedRuntime::behind(BEHIND);
+    let bo = open(&BO, MemoryDisk::new().open(), backend.in_process(), &clock).await;
+    let carol = open(
+        &CAROL,
+        MemoryDisk::new().open(),
+        backend.in_process(),
+        &clock,
+    )
+    .await;
+    let known = packages(&bo);
+    let group = carol
+        .conversations()
+        .new_group("a room", &[bo.inbox_id()])
+        .await
+        .expect("a group");
+    // Nobody receives for bo, who goes on to another package.
+    clock.advance(ROTATE_AFTER);
+    next_package(&bo, &known).await;
+    clock.advance(DESTROY_AFTER);
+    until(&bo, "the end of the old package", |bo| {
+        packages(bo).len() == 1
+    })
+    .await;
+    let id = group.id();
+    let record = read(&bo, |snapshot| snapshot.row(schema::GROUP, &id));
+    assert!(record.is_some_and(|record| record.active), "it was joined");
+    close(&bo).await;
+    close(&carol).await;
+    backend.stop().await;
+}
+
 /// The power goes when the upload of a new package was tried, and when it was stored but not
 /// answered: its private keys are there after the restart, and the same package is completed.
 #[tokio::test(flavor = "multi_thread")]

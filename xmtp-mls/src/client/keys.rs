@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use xmtp_core::engine::Context;
+use xmtp_core::engine::fetch::fetch_page;
 use xmtp_core::error::Coded;
 use xmtp_core::limits::{PUBLISH_FIRST_PAUSE, RECONNECT_LONGEST_PAUSE};
 use xmtp_core::runtime::RuntimeExt;
@@ -60,12 +61,38 @@ pub(super) async fn maintain(
             .await
             .map_err(|error: StorageError| error.code())?;
     }
-    let welcome_topic = context.welcome_topic;
+    destroy_old(context).await
+}
+
+/// Destroys the private keys of packages that were replaced long enough ago.
+///
+/// Every Welcome that was sent until now is received first, for one that nobody has fetched yet may
+/// be sealed to such a package; and none may be unresolved (STR-081).
+async fn destroy_old(context: &Context) -> Result<(), &'static str> {
+    let (topic, now) = (context.welcome_topic, context.runtime.now_ns());
+    let looked = context.database.read_queued(move |snapshot| {
+        let unresolved = has_unresolved(snapshot, &topic)?;
+        let rotation = Rotation::read(snapshot)?;
+        Ok::<_, StorageError>(rotation.destroyable(now, unresolved).next().is_some())
+    });
+    if !looked.await.map_err(|error| error.code())? {
+        return Ok(());
+    }
+    loop {
+        let fetched = fetch_page(context, &[topic]).await;
+        let fetched = fetched.map_err(|error| error.code())?;
+        if !fetched.paused.is_empty() {
+            return Ok(());
+        }
+        if !fetched.more {
+            break;
+        }
+    }
     context
         .database
         .write_queued(Priority::Background, Durability::Ordered, move |txn| {
-            let unresolved = has_unresolved(txn, &welcome_topic)?;
-            destroy_old(txn, unresolved)
+            let unresolved = has_unresolved(txn, &topic)?;
+            destroy_destroyable(txn, unresolved)
         })
         .await
         .map_err(|error| error.code())
@@ -136,7 +163,7 @@ pub(super) async fn publish(context: &Context, envelope: Bytes) -> Result<(), Tr
     context.transport.publish(request).await.map(|_| ())
 }
 
-fn destroy_old(txn: &mut WriteTxn<'_>, unresolved: bool) -> Result<(), StorageError> {
+fn destroy_destroyable(txn: &mut WriteTxn<'_>, unresolved: bool) -> Result<(), StorageError> {
     let now = txn.now_ns();
     let rotation = Rotation::read(txn)?;
     let gone: Vec<Vec<u8>> = rotation
