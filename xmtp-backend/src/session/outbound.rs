@@ -45,7 +45,7 @@ pub(crate) enum Frame {
 const CONTROL_BYTES: usize = 32;
 
 /// What one target takes in an acknowledgement, in bytes: the topic, the number and their tags.
-const TARGET_BYTES: usize = Topic::MAX_LEN + 20;
+pub(super) const TARGET_BYTES: usize = Topic::MAX_LEN + 20;
 
 #[derive(Debug)]
 struct Queued {
@@ -130,6 +130,11 @@ impl Outbound {
             .min()
     }
 
+    /// Tells whether another control frame is within the bound of frames.
+    pub(super) fn has_control_room(&self) -> bool {
+        self.frames() < OUTBOUND_FRAMES
+    }
+
     /// Queues a control frame, or says which bound it breaks.
     pub(super) fn push_control(&mut self, now: Tick, frame: Frame) -> Result<(), Status> {
         let bytes = CONTROL_BYTES
@@ -143,7 +148,7 @@ impl Outbound {
             let message = "an acknowledgement is larger than a frame may be";
             return Err(Failure::FrameTooLarge.status(message));
         }
-        if self.frames() >= OUTBOUND_FRAMES || self.bytes + bytes > OUTBOUND_BYTES {
+        if !self.has_control_room() || self.bytes + bytes > OUTBOUND_BYTES {
             return Err(Failure::SlowConsumer.status("the client reads too slowly"));
         }
         self.push(now, frame, bytes);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
+use xmtp_proto::backend::v1::subscribe_request::Request;
 use xmtp_proto::id::{SequenceId, Topic};
 
 use super::fixture::{group, limits, ping, pong, row, update};
@@ -100,6 +101,53 @@ fn buckets_pass_a_burst_and_then_the_rate() {
         session.receive(at(199), make(102));
         assert_eq!(code(&session), Some(Code::ResourceExhausted));
     }
+}
+
+/// What arrives while the heads of an update are read is acknowledged as the client takes frames,
+/// however few the queue holds.
+#[test]
+fn a_burst_behind_a_read_of_heads_is_acknowledged_as_frames_are_taken() {
+    let mut session = opened(limits());
+    session.receive(at(0), update(1, &[(group(1), 0)], &[]));
+    effects(&mut session);
+    for id in 2..=100 {
+        session.receive(at(0), update(id, &[], &[group(2)]));
+    }
+    session.heads_read(at(0), vec![0.into()]);
+    assert_eq!(code(&session), None);
+    let taken = frames(&mut session, at(0));
+    assert_eq!(taken.len(), 100);
+    assert_eq!(code(&session), None);
+}
+
+/// A client whose answers wait to be taken is held back, and loses nothing.
+#[test]
+fn pings_are_held_back_while_answers_wait() {
+    let mut session = opened(limits());
+    let mut sent = 0;
+    while session.wants_input() {
+        session.receive(at(0), ping(sent));
+        sent += 1;
+    }
+    assert_eq!(sent, OUTBOUND_FRAMES as u64);
+    assert_eq!(code(&session), None);
+    assert_eq!(frames(&mut session, at(0)).len(), OUTBOUND_FRAMES);
+    assert!(session.wants_input());
+}
+
+/// An update waits by its bytes too: one that names a topic of a megabyte leaves room for no other.
+#[test]
+fn waiting_updates_are_bounded_in_bytes() {
+    let mut session = opened(limits());
+    session.receive(at(0), update(1, &[(group(1), 0)], &[]));
+    effects(&mut session);
+    let mut large = update(2, &[], &[group(2)]);
+    if let Some(Request::Update(update)) = &mut large.request {
+        update.removes[0].topic = vec![0; 1 << 20].into();
+    }
+    assert!(session.wants_input());
+    session.receive(at(0), large);
+    assert!(!session.wants_input());
 }
 
 /// covers: STR-032

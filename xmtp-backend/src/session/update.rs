@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
+use prost::Message;
 use tonic::Status;
 use xmtp_proto::backend::v1::SubscribeRequest;
 use xmtp_proto::backend::v1::subscribe_request::{Request, Update};
 use xmtp_proto::id::{SequenceId, Topic};
 
 use super::deviation::Deviation;
+use super::outbound::TARGET_BYTES;
 use super::{Applying, Effect, End, Frame, Interest, Registration, Session, State, Tick};
 use crate::limits::{WAITING_TOPICS, WAITING_UPDATES};
 use crate::services::{Failure, decode_topic, decode_topic_query};
@@ -22,10 +24,11 @@ struct Read {
 impl Session {
     /// Tells whether the next frame of the client may be read.
     ///
-    /// - Updates that wait are bounded; a client that sends more is held back by the transport.
+    /// - Updates that wait are bounded, and so are answers that wait to be taken; a client that sends
+    ///   more is held back by the transport.
     pub(crate) fn wants_input(&self) -> bool {
         let room = self.waiting.len() < WAITING_UPDATES && self.waiting_topics < WAITING_TOPICS;
-        self.end.is_none() && room
+        self.end.is_none() && room && self.outbound.has_control_room()
     }
 
     /// Takes one frame of the client.
@@ -84,7 +87,8 @@ impl Session {
 
     /// Tells whether the next update may be applied.
     pub(super) fn may_apply(&self) -> bool {
-        self.applying.is_none() || self.deviates(Deviation::UpdatesOverlap)
+        let is_next = self.applying.is_none() && self.outbound.has_control_room();
+        is_next || self.deviates(Deviation::UpdatesOverlap)
     }
 
     /// Applies the next update: all of it or, with the stream failed, none.
@@ -193,7 +197,9 @@ impl Session {
     }
 }
 
-/// Counts the topics that an update names.
+/// Counts the topics that an update names, or that would fill as many bytes as it has: what it names
+/// is not looked at before it is applied.
 pub(super) fn topics_of(update: &Update) -> usize {
-    update.adds.len() + update.removes.len()
+    let topics = update.adds.len() + update.removes.len();
+    topics.max(update.encoded_len() / TARGET_BYTES)
 }

@@ -130,8 +130,9 @@ impl Owner {
             let Some((wants_input, deadline)) = line.look(look) else {
                 break;
             };
-            let deadline = line.instant(deadline.unwrap_or(FAR));
-            let leaves = self.leaves.unwrap_or(line.instant(FAR));
+            let far = Instant::now() + FAR;
+            let deadline = deadline.map_or(far, |deadline| line.instant(deadline));
+            let leaves = self.leaves.unwrap_or(far);
             tokio::select! {
                 gate = closed(&mut gate, opened), if self.leaves.is_none() => self.close(gate),
                 request = requests.next(), if wants_input => receive(&line, request),
@@ -147,7 +148,9 @@ impl Owner {
                 () = line.taken.notified() => {}
                 () = line.account.called_in() => line.with(|session, _| session.give_up_queue()),
                 () = sleep_until(deadline) => tick(&line, &mut requests),
-                () = sleep_until(leaves) => line.with(|session, _| session.fail(unavailable())),
+                () = sleep_until(leaves), if self.leaves.is_some() => {
+                    line.with(|session, _| session.fail(unavailable()));
+                }
             }
         }
         // Nothing is told any more; what is queued before a refusal may still be read, for as long

@@ -165,6 +165,14 @@ impl Follower {
         pages.end(error).await;
     }
 
+    /// Asks for a boundary if a gap is old enough to be settled by one.
+    fn ask_for_boundary(&self) {
+        let oldest = self.gaps.oldest();
+        if oldest.is_some_and(|since| since.elapsed() >= GAP_PATIENCE) {
+            self.requests.notify_one();
+        }
+    }
+
     async fn poll_on(&mut self, pages: &Pages) -> TailError {
         let mut news = self.shared.news.subscribe();
         let mut failures = 0;
@@ -173,6 +181,7 @@ impl Follower {
             match step!("tailer.poll", self.poll(pages)).await {
                 Ok(true) => {
                     failures = 0;
+                    self.ask_for_boundary();
                     continue;
                 }
                 Ok(false) if closed => return TailError::Final,
@@ -185,13 +194,7 @@ impl Follower {
                     }
                 }
             }
-            if self
-                .gaps
-                .oldest()
-                .is_some_and(|since| since.elapsed() >= GAP_PATIENCE)
-            {
-                self.requests.notify_one();
-            }
+            self.ask_for_boundary();
             let pause = tokio::time::sleep(self.shared.settings.poll_interval);
             tokio::select! {
                 _ = news.changed() => {}

@@ -1,7 +1,8 @@
 //! One step of pruning, in one statement.
 //!
 //! No row is locked for it: a row that is not the newest of its topic in some snapshot never becomes
-//! it again. One server prunes at a time; for the others there is nothing to do.
+//! it again. One server prunes at a time; for the others there is nothing to do. What has expired
+//! is so by the clock of the database too: a server whose clock is ahead deletes nothing early.
 
 use tokio_postgres::types::ToSql;
 
@@ -17,7 +18,8 @@ WITH turn AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($1) AS taken
 ), looked AS MATERIALIZED (
     SELECT e.sequence_id, e.expiry_ns FROM envelope AS e
-    WHERE e.expiry_ns < $2 AND (e.expiry_ns, e.sequence_id) > ($3::bigint, $4::bigint)
+    WHERE e.expiry_ns < least($2::bigint, (extract(epoch FROM clock_timestamp()) * 1e9)::bigint)
+        AND (e.expiry_ns, e.sequence_id) > ($3::bigint, $4::bigint)
         AND (SELECT taken FROM turn)
     ORDER BY e.expiry_ns, e.sequence_id LIMIT $5::bigint
 ), gone AS (

@@ -266,6 +266,10 @@ fn whole_history() -> Hook {
     Hook::async_fn(|client, _| {
         Box::pin(async move {
             let here = identity(client).await.map_err(HookError::Backend)?;
+            // Once promoted, its history may be a cut one, and nobody would look again.
+            if here.is_replica {
+                return Err(HookError::message("a replica takes no publishes"));
+            }
             match check_history(client, &here).await {
                 Ok(()) => Ok(()),
                 Err(SetupError::Database(error)) => Err(HookError::Backend(error)),

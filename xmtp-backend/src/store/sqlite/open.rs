@@ -134,7 +134,9 @@ fn connect(
     // A process that ended after a failed sync leaves a log that can be read and may not be on the
     // disk. What is read from it is written again, into the database file, before anything builds
     // on it.
-    checkpoint(&connection, Checkpoint::Truncate)?;
+    if !checkpoint(&connection, Checkpoint::Truncate)? {
+        return Err(OpenError::InUse);
+    }
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     let marked = Mark::read(path)?;
     if is_empty {
