@@ -175,6 +175,8 @@ impl Engine {
             gate: watch::Sender::new(Gate::Open(FIRST_TAIL)),
             started: Instant::now(),
         });
+        // Told before the task runs: a stream may begin, and be measured, before its first turn.
+        metrics::tailer_ready(true);
         let follower = tokio::spawn(follow(tail, shared.clone()));
         Ok(Self { shared, follower })
     }
@@ -230,7 +232,6 @@ const FIRST_TAIL: u64 = 0;
 /// - A tail that is lost ends every stream that began on it; calls without a stream go on.
 async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
     let mut number = FIRST_TAIL;
-    metrics::tailer_ready(true);
     loop {
         let error = tell_all(tail, number, &shared.registry).await;
         tracing::warn!(%error, "the tail of the store ended");
