@@ -17,7 +17,7 @@ use xmtp_core::welcome::has_unresolved;
 use xmtp_proto::backend::v1::{ClientEnvelope, PublishRequest};
 
 use crate::Installation;
-use crate::key_package::{MakeFault, Rotation, confirm, destroy, make};
+use crate::key_package::{MakeFault, Rotation, bring_back, confirm, destroy, make};
 
 /// Most key packages destroyed in one transaction.
 const MAX_DESTROYED: usize = 16;
@@ -111,7 +111,8 @@ async fn due(
         .database
         .read_queued(move |snapshot| {
             let rotation = Rotation::read(snapshot)?;
-            Ok::<_, StorageError>((unpublished(&rotation), rotation.needs_rotation(now)))
+            let kept = unpublished(&rotation).filter(|_| !rotation.is_made_ahead(now));
+            Ok::<_, StorageError>((kept, rotation.needs_rotation(now)))
         })
         .await
         .map_err(|error| error.code())?;
@@ -140,10 +141,16 @@ fn make_if_due(
     txn: &mut WriteTxn<'_>,
     installation: &Installation,
 ) -> Result<Option<Unpublished>, MakeFault> {
+    let now_ns = txn.now_ns();
     let rotation = Rotation::read(txn)?;
-    let kept = unpublished(&rotation);
-    if kept.is_some() || !rotation.needs_rotation(txn.now_ns()) {
-        return Ok(kept);
+    if rotation.is_made_ahead(now_ns) {
+        tracing::warn!("a key package was made while the clock was ahead; it is replaced");
+        bring_back(txn, now_ns)?;
+    } else {
+        let kept = unpublished(&rotation);
+        if kept.is_some() || !rotation.needs_rotation(now_ns) {
+            return Ok(kept);
+        }
     }
     let made = make(txn, installation)?;
     Ok(Some((made.hash_ref, made.envelope.encode_to_vec().into())))
@@ -212,6 +219,64 @@ mod tests {
             confirm(&hash_ref);
             assert_eq!(make(&two), None, "it is published already");
             clock.advance(Duration::from_nanos(ROTATE_AFTER_NS));
+        }
+    }
+
+    /// A package that was made while the clock was a year ahead is replaced at once by the clock as
+    /// it is, published or not, and once; its keys go a day later, and the next one is due in time.
+    #[test]
+    fn a_package_made_while_the_clock_was_ahead_is_replaced() {
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        for is_published in [false, true] {
+            let ahead = SimulatedRuntime::new(3);
+            ahead.clock().advance(YEAR);
+            let right = SimulatedRuntime::new(4);
+            let clock = right.clock();
+            let disk = MemoryDisk::new();
+            let [ahead, right] = [ahead, right].map(|runtime| {
+                Database::open(disk.open(), Arc::new(runtime) as Arc<dyn Runtime>).unwrap()
+            });
+            let installation = Installation::from_seed(&[3; 32], InboxId::from_bytes([3; 32]));
+            let make = |database: &Database| {
+                let make = |txn: &mut WriteTxn<'_>| make_if_due(txn, &installation);
+                database.write(Durability::Flushed, make).unwrap()
+            };
+            let confirm = |database: &Database, hash_ref: &[u8]| {
+                let confirm = |txn: &mut WriteTxn<'_>| confirm(txn, hash_ref, txn.now_ns());
+                let confirmed: Result<(), StorageError> =
+                    database.write(Durability::Ordered, confirm);
+                confirmed.unwrap();
+            };
+            let read = || {
+                let read = |snapshot: &dyn xmtp_core::storage::Snapshot| Rotation::read(snapshot);
+                right.read::<_, StorageError>(read).unwrap()
+            };
+            let (first, _) = make(&ahead).expect("it is due");
+            let noted: Result<(), StorageError> =
+                ahead.write(Durability::Ordered, crate::key_package::note_welcome);
+            noted.unwrap();
+            if is_published {
+                confirm(&ahead, &first);
+            }
+            let (second, envelope) = make(&right).expect("the first is of no time yet");
+            assert_ne!(second, first);
+            assert_eq!(
+                make(&right),
+                Some((second.clone(), envelope)),
+                "one is made"
+            );
+            confirm(&right, &second);
+            assert_eq!(make(&right), None);
+            assert_eq!(read().current().expect("a package").hash_ref, second);
+            let made = read().current().expect("a package").created_ns;
+            assert_eq!(read().due_ns(), made + ROTATE_AFTER_NS);
+            clock.advance(Duration::from_secs(24 * 60 * 60));
+            let now = made + 24 * 60 * 60 * 1_000_000_000;
+            let gone: Vec<_> = read()
+                .destroyable(now, false)
+                .map(|record| record.hash_ref.clone())
+                .collect();
+            assert_eq!(gone, [first], "its keys go a day later");
         }
     }
 }

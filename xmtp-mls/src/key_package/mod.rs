@@ -11,6 +11,6 @@ mod rotation;
 pub use check::{FetchedPackage, PackageFault, PackageRule, check};
 pub use make::{Made, MakeFault, make};
 pub use rotation::{
-    DESTROY_AFTER_NS, ROTATE_AFTER_NS, ROTATE_AFTER_WELCOME_NS, Rotation, confirm, destroy,
-    named_key, note_welcome,
+    DESTROY_AFTER_NS, ROTATE_AFTER_NS, ROTATE_AFTER_WELCOME_NS, Rotation, bring_back, confirm,
+    destroy, named_key, note_welcome,
 };

@@ -90,9 +90,16 @@ impl Rotation {
         by_age.min(self.welcome_ns.saturating_add(ROTATE_AFTER_WELCOME_NS))
     }
 
-    /// Tells whether a new package is to be made now.
+    /// Tells whether a new package is to be made now: one is due, or the newest was made while the
+    /// clock was ahead, by which nothing would be due for as long as it was.
     pub fn needs_rotation(&self, now_ns: u64) -> bool {
-        now_ns >= self.due_ns()
+        now_ns >= self.due_ns() || self.is_made_ahead(now_ns)
+    }
+
+    /// Tells whether the newest package was made while the clock was ahead of what it is now.
+    pub fn is_made_ahead(&self, now_ns: u64) -> bool {
+        let newest = self.packages.last();
+        newest.is_some_and(|newest| newest.created_ns > now_ns)
     }
 
     /// Answers the packages whose keys are to be destroyed now.
@@ -149,8 +156,33 @@ pub fn note_welcome(txn: &mut WriteTxn<'_>) -> Result<(), StorageError> {
         return Ok(());
     }
     let now_ns = txn.now_ns();
+    put_welcome_ns(txn, now_ns)
+}
+
+fn put_welcome_ns(txn: &mut WriteTxn<'_>, welcome_ns: u64) -> Result<(), StorageError> {
     let key = key(INSTALLATION, Label::WelcomeAccepted, &[]);
-    txn.put(schema::MLS, &key, &Raw(now_ns.to_be_bytes().to_vec()))
+    txn.put(schema::MLS, &key, &Raw(welcome_ns.to_be_bytes().to_vec()))
+}
+
+/// Brings what was written while the clock was ahead back to now, so that packages are replaced and
+/// their keys destroyed in time by the clock as it is. A package made from now on is the newest.
+pub fn bring_back(txn: &mut WriteTxn<'_>, now_ns: u64) -> Result<(), StorageError> {
+    let rotation = Rotation::read(txn)?;
+    for record in rotation.packages {
+        let mut changed = record.clone();
+        if record.created_ns > now_ns {
+            changed.created_ns = now_ns.saturating_sub(1);
+        }
+        changed.confirmed_ns = record.confirmed_ns.min(now_ns);
+        changed.superseded_ns = record.superseded_ns.min(now_ns);
+        if changed != record {
+            txn.put(schema::KEY_PACKAGE, &record.hash_ref.to_vec(), &changed)?;
+        }
+    }
+    if rotation.welcome_ns > now_ns {
+        put_welcome_ns(txn, now_ns.saturating_sub(1))?;
+    }
+    Ok(())
 }
 
 /// Destroys a package: its init, leaf encryption and wrapper keys together.
