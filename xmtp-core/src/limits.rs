@@ -75,6 +75,8 @@ pub const STANDARD_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long an unsupported Welcome is kept (STR-115).
 pub const WELCOME_RETENTION: Duration = Duration::from_secs(86_400);
+/// How long a Welcome is kept that opens, but asks for a newer version of this software.
+pub const WELCOME_UPGRADE_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// How long a pointer Welcome waits for its pointee, from the pointer's server time (STR-081).
 pub const WELCOME_POINTER_WINDOW: Duration = Duration::from_secs(3 * 86_400);
 /// First pause before a pointee is asked for again.
@@ -130,4 +132,8 @@ const _: () = {
     assert!(RETRY_FIRST_PAUSE.as_millis() <= RETRY_LONGEST_PAUSE.as_millis());
     assert!(RECONNECT_FIRST_PAUSE.as_millis() <= RECONNECT_LONGEST_PAUSE.as_millis());
     assert!(WELCOME_POINTER_WINDOW.as_millis() < LONGEST_TIMER_MS);
+    assert!(WELCOME_UPGRADE_RETENTION.as_millis() < LONGEST_TIMER_MS);
+    assert!(WELCOME_RETENTION.as_millis() < WELCOME_UPGRADE_RETENTION.as_millis());
+    assert!(WELCOME_RECHECK_INTERVAL.as_millis() < WELCOME_RETENTION.as_millis());
+    assert!(WELCOME_POINTER_FIRST_PAUSE.as_millis() <= WELCOME_POINTER_LONGEST_PAUSE.as_millis());
 };

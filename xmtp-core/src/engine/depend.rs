@@ -4,7 +4,7 @@
 //! unresolved is read from the database each time, so a restart forgets nothing (STR-075). Each
 //! dependency is resolved once however many parents wait for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,15 @@ use super::welcomes::attempt_in_order;
 use crate::error::Coded;
 use crate::limits::{
     IDENTITY_REFERENCE_WAIT, IDENTITY_RETRY_PAUSE, MAX_DEPENDENCY_REQUESTS,
-    MAX_PENDING_ROWS_PER_TOPIC,
+    MAX_PENDING_ROWS_PER_TOPIC, STANDARD_REQUEST_TIMEOUT,
 };
-use crate::processing::{self, Processors, dependency};
+use crate::processing::dependency::{self, Waiting};
+use crate::processing::{self, Processors};
 use crate::processor::{Dependency, Rejected};
 use crate::receipt;
+use crate::runtime::RuntimeExt;
 use crate::storage::{Domain, Durability, Priority, StorageError};
+use crate::transport::TransportError;
 use crate::welcome;
 
 /// What wakes the dependency worker.
@@ -33,9 +36,6 @@ const WAKES: u64 = Domain::Progress.bit() | Domain::Welcomes.bit() | Domain::Ide
 pub(super) const MAX_PARENTS_PER_ROUND: usize = 1_024;
 /// Pages fetched for one dependency in one round.
 const MAX_PAGES_PER_ROUND: usize = MAX_PENDING_ROWS_PER_TOPIC as usize;
-/// Pause before an absent pointee is asked for again within a running process.
-const POINTEE_PAUSE: Duration = Duration::from_secs(30);
-
 /// Most time between two healthy reads that counts as healthy.
 const LONGEST_BETWEEN_READS: Duration = Duration::from_secs(2);
 
@@ -77,27 +77,48 @@ async fn round(context: &Context, absences: &Absences) -> Result<(), StorageErro
             dependency::waiting(snapshot, Some(&topic), MAX_PARENTS_PER_ROUND)
         })
         .await?;
-    let needed: BTreeSet<Dependency> = waiting.iter().map(|parent| parent.dependency).collect();
+    // Once for each dependency, however many parents wait for it.
+    let mut needed: BTreeMap<Dependency, Vec<Waiting>> = BTreeMap::new();
+    for parent in waiting {
+        needed.entry(parent.dependency).or_default().push(parent);
+    }
     absences
         .lock()
-        .retain(|dependency, _| needed.contains(dependency));
-    let answers: BTreeMap<Dependency, Answer> = stream::iter(needed)
-        .map(
-            |dependency| async move { (dependency, resolve(context, &dependency, absences).await) },
-        )
-        .buffer_unordered(MAX_DEPENDENCY_REQUESTS)
-        .collect()
-        .await;
-    for parent in waiting {
-        let Some(answer) = answers.get(&parent.dependency) else {
-            continue;
-        };
-        // One parent that fails keeps none of the others (STR-075).
-        if let Err(error) = settle_parent(context, &parent, answer).await {
-            tracing::warn!(code = error.code(), "a parent could not be settled");
+        .retain(|dependency, _| needed.contains_key(dependency));
+    let mut answers = stream::iter(needed)
+        .map(|(dependency, parents)| async move {
+            let pause = pause(&dependency, &parents, context.runtime.now_ns());
+            let answer = resolve(context, &dependency, pause, absences).await;
+            (parents, answer)
+        })
+        .buffer_unordered(MAX_DEPENDENCY_REQUESTS);
+    // Each answer is used as it comes: one that is slow keeps none of the others (STR-075).
+    while let Some((parents, answer)) = answers.next().await {
+        for parent in parents {
+            if let Err(error) = settle_parent(context, &parent, &answer).await {
+                tracing::warn!(code = error.code(), "a parent could not be settled");
+            }
         }
     }
     Ok(())
+}
+
+/// The pause before something absent is asked for again: for a pointee the one of its pointer, but
+/// not beyond the pointer's deadline, whose last attempt comes after a look.
+fn pause(needed: &Dependency, parents: &[Waiting], now_ns: u64) -> Duration {
+    let Dependency::Pointee { .. } = needed else {
+        return IDENTITY_RETRY_PAUSE;
+    };
+    let of_parent = |parent: &Waiting| {
+        let pause = welcome::pointer_pause(parent.attempts);
+        let left = parent.deadline_ns.saturating_sub(now_ns);
+        match parent.deadline_ns {
+            0 => pause,
+            _ => pause.min(Duration::from_nanos(left)),
+        }
+    };
+    let shortest = parents.iter().map(of_parent).min();
+    shortest.unwrap_or_default().max(IDENTITY_RETRY_PAUSE)
 }
 
 /// What one look for a dependency says.
@@ -114,7 +135,12 @@ enum Answer {
 }
 
 /// Resolves one dependency; its failure is its own (STR-075).
-async fn resolve(context: &Context, needed: &Dependency, absences: &Absences) -> Answer {
+async fn resolve(
+    context: &Context,
+    needed: &Dependency,
+    pause: Duration,
+    absences: &Absences,
+) -> Answer {
     let now = context.runtime.monotonic();
     let paused = absences
         .lock()
@@ -124,10 +150,17 @@ async fn resolve(context: &Context, needed: &Dependency, absences: &Absences) ->
         return Answer::Unknown;
     }
     let span = tracing::debug_span!("dependency");
-    let outcome = fetch_for(context, needed).instrument(span).await;
+    let fetched = fetch_for(context, needed).instrument(span);
+    let outcome = tokio::select! {
+        biased;
+        outcome = fetched => outcome,
+        () = context.runtime.sleep(STANDARD_REQUEST_TIMEOUT) => {
+            Err(TransportError::DeadlineExceeded.into())
+        }
+    };
     match outcome {
         Ok(true) => Answer::Ready,
-        Ok(false) => absent(context, needed, absences),
+        Ok(false) => absent(context, needed, pause, absences),
         Err(error) => {
             tracing::debug!(code = error.code(), "a dependency is not resolved yet");
             let now = context.runtime.monotonic();
@@ -176,7 +209,7 @@ async fn is_ready(context: &Context, needed: &Dependency) -> Result<bool, Storag
 
 /// Counts healthy time in which an identity update stayed absent. A longer silence between two
 /// reads, such as the sleep of a device, proves no more than the longest time between them.
-fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Answer {
+fn absent(context: &Context, needed: &Dependency, pause: Duration, absences: &Absences) -> Answer {
     let now = context.runtime.monotonic();
     let mut absences = absences.lock();
     let absence = absences.entry(*needed).or_default();
@@ -184,10 +217,6 @@ fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Answer
         absence.counted += now.saturating_sub(last).min(LONGEST_BETWEEN_READS);
     }
     absence.last_healthy = Some(now);
-    let pause = match needed {
-        Dependency::Pointee { .. } => POINTEE_PAUSE,
-        _ => IDENTITY_RETRY_PAUSE,
-    };
     absence.not_before = now + pause;
     let is_identity = matches!(needed, Dependency::Identity { .. });
     if is_identity && absence.counted >= IDENTITY_REFERENCE_WAIT {
@@ -199,7 +228,7 @@ fn absent(context: &Context, needed: &Dependency, absences: &Absences) -> Answer
 /// Tries a parent again whose dependency came, or rejects it where it never will.
 async fn settle_parent(
     context: &Context,
-    parent: &dependency::Waiting,
+    parent: &Waiting,
     answer: &Answer,
 ) -> Result<(), StorageError> {
     let (parent, answer) = (*parent, *answer);
@@ -243,7 +272,7 @@ async fn settle_parent(
 
 fn reject(
     txn: &mut crate::storage::WriteTxn<'_>,
-    parent: &dependency::Waiting,
+    parent: &Waiting,
     is_welcome: bool,
     processors: &Processors,
     reason: Rejected,

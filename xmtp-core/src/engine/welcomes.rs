@@ -102,7 +102,7 @@ fn is_due(
     }
     // What it waits for may have come before its pause ended.
     let has_come = !retry.dependencies.is_empty() && !is_missing;
-    Ok(force || has_come || is_expired || retry.not_before_ns <= now)
+    Ok(force || has_come || retry.not_before_ns <= now)
 }
 
 /// Tells whether something that a Welcome waits for is not there.

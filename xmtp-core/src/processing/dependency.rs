@@ -56,6 +56,10 @@ pub(crate) struct Waiting {
     pub(crate) sequence: SequenceId,
     /// What it waits for.
     pub(crate) dependency: Dependency,
+    /// How often the parent was tried.
+    pub(crate) attempts: u32,
+    /// When the parent is given up, in nanoseconds; 0 is never.
+    pub(crate) deadline_ns: u64,
 }
 
 /// Lists what pending parents wait for: up to `most` of the heads of topics, then up to as many of
@@ -70,7 +74,14 @@ pub(crate) fn waiting(
     loop {
         let (heads, more) = store::heads(snapshot, after.as_ref(), MAX_LOCAL_READ_ROWS)?;
         for (topic, state) in &heads {
-            push(&mut found, topic, state.sequence_id, &state.dependencies);
+            let tried = (state.attempts, state.deadline_ns);
+            push(
+                &mut found,
+                topic,
+                state.sequence_id,
+                &state.dependencies,
+                tried,
+            );
         }
         after = heads.last().map(|(topic, _)| *topic);
         if !more || found.len() >= most {
@@ -91,7 +102,14 @@ pub(crate) fn waiting(
             )?;
             for (sequence, _) in &rows {
                 if let Some(retry) = welcome::store::retry(snapshot, *sequence)? {
-                    push(&mut found, topic, sequence.get(), &retry.dependencies);
+                    let tried = (retry.attempts, retry.deadline_ns);
+                    push(
+                        &mut found,
+                        topic,
+                        sequence.get(),
+                        &retry.dependencies,
+                        tried,
+                    );
                 }
                 after = *sequence;
             }
@@ -109,6 +127,7 @@ fn push(
     topic: &Topic,
     sequence: u64,
     dependencies: &[stored::Dependency],
+    (attempts, deadline_ns): (u32, u64),
 ) {
     found.extend(
         dependencies
@@ -118,6 +137,8 @@ fn push(
                 topic: *topic,
                 sequence: SequenceId::saturating(sequence),
                 dependency,
+                attempts,
+                deadline_ns,
             }),
     );
 }

@@ -8,6 +8,7 @@
 
 mod attempt;
 pub mod dependency;
+mod quarantine;
 mod schedule;
 mod settle;
 pub(crate) mod store;
@@ -30,6 +31,7 @@ use crate::storage::{Read, StorageError, WriteTxn};
 use crate::{receipt, welcome};
 
 pub(crate) use attempt::item as pending_item;
+pub(crate) use quarantine::QUARANTINED;
 pub(crate) use schedule::retry_pause;
 pub use schedule::{MAX_READY_TOPICS, Schedule};
 
@@ -74,6 +76,8 @@ pub enum Left {
 /// - A head whose pause has not ended, that waits for a dependency, or is blocked is left alone
 ///   unless `force` says that something changed.
 /// - An inactive or unknown group is left alone: its pending envelopes stay (STR-086).
+/// - A group whose head can never be applied here is set aside in the same transaction, so that a
+///   new Welcome may replace its state.
 pub fn turn(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
@@ -232,6 +236,9 @@ fn stop(
         Verdict::Blocked(cause) => {
             state.set_kind(HeadKind::Blocked);
             state.code = cause.code().to_owned();
+            if *cause == Blocked::Lifetime {
+                quarantine::set_aside(txn, topic, sequence)?;
+            }
         }
         Verdict::Applied(_) | Verdict::Rejected(_) => {
             return Err(StorageError::Invariant {

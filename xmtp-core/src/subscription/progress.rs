@@ -5,12 +5,10 @@ use xmtp_proto::storage::v1::HeadKind;
 use xmtp_proto::{SequenceId, Topic, TopicKind};
 
 use crate::limits::{MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
+use crate::processing::QUARANTINED;
 use crate::processor::Dependency;
 use crate::storage::{Read, StorageError};
 use crate::{processing, receipt, welcome};
-
-/// The cause of a group that is set aside until someone acts.
-const QUARANTINED: &str = "quarantined";
 
 /// How far a topic is, as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]

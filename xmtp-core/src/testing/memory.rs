@@ -86,6 +86,13 @@ impl MemoryDisk {
         }
     }
 
+    /// Makes another disk with everything that is committed here.
+    pub fn copy(&self) -> Self {
+        let other = Self::new();
+        other.shared.state.lock().current = self.shared.state.lock().current.clone();
+        other
+    }
+
     /// Opens the disk for one process.
     pub fn open(&self) -> Arc<MemoryStorage> {
         let handle = Handle {

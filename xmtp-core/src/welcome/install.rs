@@ -79,6 +79,8 @@ fn start_group(
     record.group_id = group.as_bytes().to_vec().into();
     record.active = true;
     record.inactive_cause.clear();
+    record.readd_commit_sequence = 0;
+    record.readd_requested_ns = 0;
     record.anchor = anchor.get();
     record.epoch = epoch;
     store::put_group(txn, &group, &record)

@@ -18,7 +18,7 @@ use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use crate::limits::{
     WELCOME_POINTER_FIRST_PAUSE, WELCOME_POINTER_LONGEST_PAUSE, WELCOME_POINTER_WINDOW,
-    WELCOME_RECHECK_INTERVAL, WELCOME_RETENTION,
+    WELCOME_RECHECK_INTERVAL, WELCOME_RETENTION, WELCOME_UPGRADE_RETENTION,
 };
 use crate::processing::{Processors, dependency};
 use crate::processor::{
@@ -49,8 +49,9 @@ pub enum WelcomeOutcome {
 ///
 /// # Behavior
 /// - `force` says that something it waited for changed; otherwise a pause is kept.
-/// - A deadline is written once and never moved (STR-081, STR-115). At or after it, this one
-///   attempt is made, and the Welcome is completed if it does not succeed.
+/// - A deadline is written once and never moved (STR-081, STR-115). At or after it, one attempt is
+///   made, and the Welcome is completed if it does not succeed. An attempt that a local failure
+///   ended has decided nothing, and is repeated.
 /// - Everything an installation writes commits together or not at all (STR-084).
 pub fn attempt(
     txn: &mut WriteTxn<'_>,
@@ -68,7 +69,7 @@ pub fn attempt(
         ..Default::default()
     });
     let expired = is_expired(&retry, now);
-    if !force && !expired && retry.not_before_ns > now {
+    if !force && retry.not_before_ns > now {
         return Ok(WelcomeOutcome::NotDue);
     }
     let mut destination = None;
@@ -85,6 +86,7 @@ pub fn attempt(
     };
     let reason = match verdict {
         Verdict::Rejected(reason) => Some(reason),
+        Verdict::Retry(_) => None,
         _ => expired.then_some(Rejected::WelcomeExpired),
     };
     if let Some(reason) = reason {
@@ -257,17 +259,30 @@ fn keep(retry: &mut stored::WelcomeRetry, verdict: &Verdict, server_ns: u64, now
             retry.blocked = true;
             retry.not_before_ns = after(now, WELCOME_RECHECK_INTERVAL);
             if retry.deadline_ns == 0 {
-                retry.deadline_ns = after(retry.first_read_ns, WELCOME_RETENTION);
+                retry.deadline_ns = after(retry.first_read_ns, retention(*cause));
             }
         }
         Verdict::Applied(_) | Verdict::Rejected(_) => {
             retry.code = RetryCause::Local { what: "welcome" }.code().to_owned();
         }
     }
+    // The last attempt comes at the deadline, not a pause later.
+    if retry.deadline_ns > now {
+        retry.not_before_ns = retry.not_before_ns.min(retry.deadline_ns);
+    }
+}
+
+/// How long a blocked Welcome is kept: one that opens says what it needs, any other is noise for
+/// all that is known.
+fn retention(cause: Blocked) -> Duration {
+    match cause {
+        Blocked::VersionFloor => WELCOME_UPGRADE_RETENTION,
+        _ => WELCOME_RETENTION,
+    }
 }
 
 /// The pause before a dependency of a Welcome is asked for again: half as long again each time.
-fn pointer_pause(attempts: u32) -> Duration {
+pub(crate) fn pointer_pause(attempts: u32) -> Duration {
     let mut pause = WELCOME_POINTER_FIRST_PAUSE;
     for _ in 1..attempts.min(32) {
         pause = (pause * 3 / 2).min(WELCOME_POINTER_LONGEST_PAUSE);

@@ -3,7 +3,7 @@
 use xmtp_core::processor::{Blocked, Rejected, RetryCause, Verdict};
 use xmtp_core::storage::StorageError;
 
-use crate::group::{FrameKind, GroupFault, JoinFault};
+use crate::group::{FrameKind, GroupFault, JoinFault, LifetimeFault};
 use crate::welcome::{WelcomeFault, WelcomeMeaning};
 
 /// Why an envelope is not applied.
@@ -50,7 +50,8 @@ impl Failure {
 /// | storage | attempt ends | attempt ends |
 /// | library, own key missing, own commit pending | retry | retry |
 /// | no group state | block | block |
-/// | lifetime of an added package | - | block |
+/// | an added package has expired by now | - | block |
+/// | an added package is not valid yet: the clock is behind | - | retry |
 /// | another epoch | epoch_too_old | commit_stale |
 /// | secret consumed or out of reach | secret_gone | secret_gone |
 /// | does not decrypt, wrong sender or signature | unauthenticated | unauthenticated |
@@ -65,7 +66,8 @@ pub(super) fn of_group(fault: GroupFault, kind: FrameKind) -> Failure {
         GroupFault::KeyMissing => local("own key"),
         GroupFault::Pending => local("pending commit"),
         GroupFault::NoGroup => Blocked::StorageMissing.into(),
-        GroupFault::Lifetime(_) => Blocked::Lifetime.into(),
+        GroupFault::Lifetime(LifetimeFault::Expired) => Blocked::Lifetime.into(),
+        GroupFault::Lifetime(LifetimeFault::NotYet) => local("clock"),
         GroupFault::WrongEpoch if is_application => Rejected::EpochTooOld.into(),
         GroupFault::WrongEpoch => Rejected::CommitStale.into(),
         GroupFault::SecretConsumed => Rejected::SecretGone.into(),

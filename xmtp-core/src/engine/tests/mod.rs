@@ -2,7 +2,9 @@
 
 mod crash;
 mod depend;
+mod fairness;
 pub(crate) mod play;
 mod receive;
+mod requests;
 mod workers;
 pub(crate) mod world;

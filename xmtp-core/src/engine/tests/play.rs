@@ -5,6 +5,7 @@
 //! application messages that are part of the committed prefix, or a rule of the turn is broken.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::processor::{
     Joined, NewMessage, OwedWelcomes, PendingItem, PrepareError, Prepared, Rejected, Turn, Verdict,
     WelcomeProcessor, put_identity_state,
 };
+use crate::runtime::SimulatedClock;
 use crate::storage::schema::MLS;
 use crate::storage::{Raw, Read, StorageError, WriteTxn};
 use crate::testing::scripted::group_envelope;
@@ -32,6 +34,8 @@ pub(crate) enum Act {
     /// The panic comes when held-back state is written.
     PanicsLater,
     Fails,
+    /// It applies, and time passes meanwhile.
+    Takes(SimulatedClock, Duration),
     /// The own commit owes Welcomes.
     Owes(Vec<Bytes>),
     /// Preparing answers this.
@@ -86,6 +90,10 @@ impl Play {
             Some(Act::Is(verdict)) => Err(Ok(verdict)),
             Some(Act::Panics) => panic!("a scripted panic"),
             Some(Act::Fails) => Err(Err(failure())),
+            Some(Act::Takes(clock, time)) => {
+                clock.advance(time);
+                Ok(None)
+            }
             other => Ok(other),
         }
     }

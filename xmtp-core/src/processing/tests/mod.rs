@@ -26,11 +26,11 @@ fn staying() -> Vec<Verdict> {
     all
 }
 
-const BLOCKED: [Blocked; 6] = [
+/// The causes that end by an upgrade or a repair; the other one sets its group aside.
+const BLOCKED: [Blocked; 5] = [
     Blocked::Unsupported,
     Blocked::StorageMissing,
     Blocked::IdentityInvalid,
-    Blocked::Lifetime,
     Blocked::VersionFloor,
     Blocked::Panic,
 ];

@@ -1,6 +1,8 @@
 //! Single Welcomes: retry state, pointers, anchors, installation and retention.
 
 mod install;
+mod quarantine;
+mod retention;
 
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{SequenceId, Topic};
