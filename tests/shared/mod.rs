@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // Each test executable uses a part of it.
 
+pub(crate) mod crowd;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -71,6 +71,11 @@ impl FaultTransport {
         self.state.lock().script.clone()
     }
 
+    /// Counts the frames that came so far, over all streams.
+    pub fn frames(&self) -> u32 {
+        self.state.lock().frames
+    }
+
     fn faulty<T: Clone + Send + 'static>(
         &self,
         frames: BoxStream<'static, Result<T, TransportError>>,

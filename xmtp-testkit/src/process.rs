@@ -118,6 +118,11 @@ impl Child {
         }
     }
 
+    /// Answers the lines that were said and not taken yet, without waiting.
+    pub fn said(&mut self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
     /// Kills the child (SIGKILL) and waits until it is gone; does nothing when it is.
     pub fn kill(&mut self) {
         let killed = self.process.kill();
