@@ -49,6 +49,7 @@ mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod validate;
+mod warden;
 
 pub use auth::{KeySetError, KeySetFailure};
 pub use config::{Config, ConfigError};

@@ -33,8 +33,8 @@ pub(crate) const CHAIN_TIME: Duration = Duration::from_secs(8);
 /// The largest answer of a node: 2 MiB, above a block with the hashes of its transactions.
 pub(crate) const CHAIN_ANSWER_BYTES: usize = 2 * 1024 * 1024;
 
-/// Questions to nodes at a time over all calls, in questions. Together with
-/// [`CHAIN_ANSWER_BYTES`] this bounds what of their answers is held.
+/// Questions to one node at a time over all calls, in questions. Together with
+/// [`CHAIN_ANSWER_BYTES`] and the chains that are named this bounds what of their answers is held.
 pub(crate) const CHAIN_QUESTIONS: usize = 32;
 
 /// Questions to nodes at a time of one call, in questions.
@@ -219,11 +219,19 @@ pub(crate) const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
 /// The largest request of a call that is open to everybody, configuration and health: 4 KiB.
 pub(crate) const OPEN_REQUEST_BYTES: usize = 4 * 1024;
 
-/// How long a call that is no stream may take to be read and answered, whatever its caller grants.
+/// How long the answer of a call may take to begin, whatever its caller grants: for a call that is no
+/// stream, reading the request and all of the work.
 pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(60);
 
-/// How long a connection may be open before its other end says something.
-pub(crate) const FIRST_BYTE_TIME: Duration = Duration::from_secs(10);
+/// How long a part of an answer may wait to be read, at least; `streams.max_pong_wait_ms` raises it.
+/// The largest part is a whole answer of 25 MiB.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// The piece of an answer that a transport takes at a time: 64 KiB.
+pub(crate) const ANSWER_PIECE_BYTES: usize = 64 * 1024;
+
+/// How long a connection may be open before its other end has said by which protocol.
+pub(crate) const FIRST_BYTES_TIME: Duration = Duration::from_secs(10);
 
 /// The connections at a time, in connections; more wait until one ends.
 pub(crate) const CONNECTIONS: usize = 20_000;

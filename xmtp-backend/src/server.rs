@@ -9,16 +9,17 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::auth::{self, KeySetFailure, Opened, Refresher};
+use crate::auth::{self, KeySetFailure, Opened};
 use crate::config::{Config, ConfigError, Database, published};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
-use crate::limits::OPEN_REQUEST_BYTES;
+use crate::limits::{ANSWER_TIME, OPEN_REQUEST_BYTES};
 use crate::services::{SERVICE_NAMES, Services, routes};
 use crate::store::{
     MemoryStore, OpenError, PostgresOptions, PostgresStore, PruneError, SetupError, SqliteStore,
     Store, TailError,
 };
 use crate::telemetry::{Scrape, metrics};
+use crate::warden::{Refusal, Warden, set_health};
 
 /// Starts servers.
 #[derive(Clone, Copy, Debug)]
@@ -141,10 +142,8 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartE
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
-    services: Services,
-    health: HealthReporter,
-    /// Keeps the keys of bearer tokens fresh.
-    keys: Option<Refresher>,
+    refusal: Refusal,
+    warden: Warden,
     max_drain_duration: Duration,
     stop: watch::Sender<bool>,
     serving: Serving,
@@ -180,16 +179,19 @@ impl Running {
         let (authenticator, keys) = auth.map_or((None, None), Opened::into_parts);
         let routes = routes(&services).add_service(health_service);
         let service = edge(routes, observe, authenticator);
-        let serving = listener.serve(service, config.max_http2_streams, stop.subscribe());
+        let pong_wait = Duration::from_millis(config.streams.max_pong_wait_ms.into());
+        let answer_time = ANSWER_TIME.max(pong_wait);
+        let streams = config.max_http2_streams;
+        let serving = listener.serve(service, streams, answer_time, stop.subscribe());
         metrics::backend_ready(true);
         let identifier = config.server.identifier.as_str();
         tracing::info!(%address, identifier, "the server is listening");
         let max_drain_duration = config.server.max_drain_duration;
+        let refusal = Refusal { services, health };
         Ok(Self {
             address,
-            services,
-            health,
-            keys,
+            warden: Warden::start(refusal.clone(), keys),
+            refusal,
             max_drain_duration,
             stop,
             serving,
@@ -214,33 +216,21 @@ impl Running {
 
     /// Returns the calls of this server, for use without its socket.
     pub fn services(&self) -> Services {
-        self.services.clone()
+        self.refusal.services.clone()
     }
 
     /// Waits until the server ends by itself.
     ///
-    /// - From then on it serves nobody; [`Running::stop`] ends what is open.
+    /// - From then on it serves nobody, whether or not this is called; [`Running::stop`] ends what is
+    ///   open.
     pub async fn wait(&mut self) -> Ended {
-        let keys = self.keys.as_ref();
-        let ended = tokio::select! {
-            () = self.services.failed() => Ended::StoreFailed,
-            _ = &mut self.serving => Ended::ListenerFailed,
-            () = async {
-                match keys {
-                    Some(keys) => keys.stale().await,
-                    None => std::future::pending().await,
-                }
-            } => Ended::KeysTooOld,
-        };
-        self.refuse().await;
-        ended
-    }
-
-    /// Refuses new calls and ends the streams.
-    async fn refuse(&self) {
-        set_health(&self.health, ServingStatus::NotServing).await;
-        metrics::backend_ready(false);
-        self.services.shut_down();
+        tokio::select! {
+            ended = self.warden.ended() => ended,
+            _ = &mut self.serving => {
+                self.refusal.refuse().await;
+                Ended::ListenerFailed
+            }
+        }
     }
 
     /// Stops the server.
@@ -250,9 +240,9 @@ impl Running {
     /// - Open requests may finish for as long as the configuration lets them.
     /// - Afterwards the database is closed.
     pub async fn stop(mut self) {
-        self.refuse().await;
+        self.refusal.refuse().await;
         self.stop.send_replace(true);
-        end_watches(self.health.clone()).await;
+        end_watches(self.refusal.health.clone()).await;
         if !self.serving.is_finished() {
             let drained = tokio::time::timeout(self.max_drain_duration, &mut self.serving).await;
             if drained.is_err() {
@@ -260,16 +250,8 @@ impl Running {
                 self.serving.abort();
             }
         }
-        self.services.close().await;
+        self.refusal.services.close().await;
         tracing::info!("the server has stopped");
-    }
-}
-
-/// Every service shares one status; the empty name stands for the server.
-async fn set_health(health: &HealthReporter, status: ServingStatus) {
-    health.set_service_status("", status).await;
-    for service in SERVICE_NAMES {
-        health.set_service_status(service, status).await;
     }
 }
 

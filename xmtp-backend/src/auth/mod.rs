@@ -105,6 +105,11 @@ pub(crate) async fn open(
     })
 }
 
+/// Checks the keys of a configuration, as a server does that starts with them.
+pub(crate) fn check_keys(keys: &[InlineKey]) -> Result<(), ConfigError> {
+    inline(keys).map(drop)
+}
+
 fn inline(keys: &[InlineKey]) -> Result<KeySet, ConfigError> {
     let field = "auth.keys.public_key";
     let read = |key: &InlineKey| {

@@ -14,25 +14,21 @@ mod tests;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use xmtp_identity::{AccountId, CollectedVerdicts, Identifier, ScwRequest, VerifierError};
 
 use crate::config::{Config, ConfigError};
-use crate::limits::{
-    CHAIN_QUESTIONS, CHAIN_QUESTIONS_PER_CALL, CHAIN_TIME, WALLET_BLOCK_AGE_SECONDS,
-};
+use crate::limits::{CHAIN_QUESTIONS_PER_CALL, CHAIN_TIME, WALLET_BLOCK_AGE_SECONDS};
 use crate::telemetry::metrics;
 use check::Check;
 use node::{Block, Node};
 use verdicts::{Key, Verdicts};
 
-pub(crate) use node::{Fault, check_address};
+pub(crate) use node::Fault;
 
 /// The namespace of the chains that are asked.
 const NAMESPACE: &str = "eip155:";
@@ -43,8 +39,6 @@ pub(crate) struct Chains {
     nodes: BTreeMap<u64, Node>,
     check: Check,
     verdicts: Verdicts,
-    /// What is asked at a time.
-    questions: Semaphore,
 }
 
 /// Asks whether a wallet accepts a signature.
@@ -83,7 +77,6 @@ impl Chains {
             nodes,
             check: Check::new(),
             verdicts: Verdicts::new(entries),
-            questions: Semaphore::new(CHAIN_QUESTIONS),
         })
     }
 
@@ -160,8 +153,11 @@ impl Chains {
         if number > newest.number {
             return Ok(Admission::Refused("its block is beyond the newest one"));
         }
-        let block = self.ask(request.account_id.chain_id(), |node| node.block(number));
-        let age = newest.time.saturating_sub(block.await?.time);
+        let block = self
+            .node(request.account_id.chain_id())?
+            .block(number)
+            .await?;
+        let age = newest.time.saturating_sub(block.time);
         if age > WALLET_BLOCK_AGE_SECONDS {
             return Ok(Admission::Refused("its block is too old"));
         }
@@ -179,7 +175,10 @@ impl Chains {
     async fn newest(&self, chains: BTreeSet<u64>) -> BTreeMap<u64, Result<Block, Fault>> {
         let mut asked = Vec::with_capacity(chains.len());
         for chain in chains {
-            asked.push(async move { (chain, self.ask(chain, Node::newest_block).await) });
+            asked.push(async move {
+                let newest = async { self.node(chain)?.newest_block().await };
+                (chain, newest.await)
+            });
         }
         let found = stream::iter(asked).buffered(CHAIN_QUESTIONS_PER_CALL);
         found.collect().await
@@ -206,8 +205,8 @@ impl Chains {
             metrics::wallet_verified("cached");
             return Ok(known);
         }
-        let chain_id = question.account.chain_id();
-        let asked = self.ask(chain_id, |node| node.holds(&call, block)).await;
+        let node = self.node(question.account.chain_id())?;
+        let asked = node.holds(&call, block).await;
         metrics::wallet_verified(match asked {
             Ok(true) => "valid",
             Ok(false) => "invalid",
@@ -222,25 +221,6 @@ impl Chains {
 
     fn node(&self, chain_id: u64) -> Result<&Node, Fault> {
         self.nodes.get(&chain_id).ok_or(Fault::NoRoute)
-    }
-
-    /// Asks the node of a chain, once there is room for one more question.
-    async fn ask<'a, T, F>(
-        &'a self,
-        chain_id: u64,
-        ask: impl FnOnce(&'a Node) -> F,
-    ) -> Result<T, Fault>
-    where
-        F: Future<Output = Result<T, Fault>>,
-    {
-        let node = self.node(chain_id)?;
-        // Nobody closes the semaphore.
-        let _room = self
-            .questions
-            .acquire()
-            .await
-            .map_err(|_| Fault::TimedOut)?;
-        ask(node).await
     }
 }
 

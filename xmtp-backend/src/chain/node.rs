@@ -1,17 +1,16 @@
 //! The node of one chain, asked by JSON-RPC over HTTP.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
+use reqwest::{Client, Response};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
-use crate::config::Secret;
-use crate::limits::{CHAIN_ANSWER_BYTES, CHAIN_ANSWER_TIME};
+use crate::config::{Secret, check_address};
+use crate::limits::{CHAIN_ANSWER_BYTES, CHAIN_ANSWER_TIME, CHAIN_QUESTIONS};
 
 /// Reports why a chain gave no verdict. It shows nothing that the node said, nor where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +61,8 @@ pub(super) struct Node {
     client: Client,
     /// Whether the node has said that it serves this chain; it is asked before all else.
     serves_chain: OnceCell<()>,
+    /// Room for questions. Each node has its own, so that one that is silent holds up no other.
+    questions: Semaphore,
 }
 
 impl Node {
@@ -82,6 +83,7 @@ impl Node {
             address,
             client: client.map_err(|_| "can not be asked from this machine")?,
             serves_chain: OnceCell::new(),
+            questions: Semaphore::new(CHAIN_QUESTIONS),
         })
     }
 
@@ -117,12 +119,15 @@ impl Node {
         block.ok_or(Fault::NoBlock)
     }
 
-    /// Asks one question; `None` is the answer `null`.
+    /// Asks one question once there is room for it; `None` is the answer `null`.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: &'static str,
         params: Value,
     ) -> Result<Option<T>, Fault> {
+        // Nobody closes the semaphore.
+        let room = self.questions.acquire().await;
+        let _room = room.map_err(|_| Fault::TimedOut)?;
         let serves_chain = self.serves_chain.get_or_try_init(|| self.check_chain());
         serves_chain.await?;
         self.send(method, params).await
@@ -167,23 +172,6 @@ impl fmt::Debug for Node {
             .field("chain_id", &self.chain_id)
             .finish_non_exhaustive()
     }
-}
-
-/// Checks the address of a node; what is wrong is told without showing it.
-pub(crate) fn check_address(address: &str) -> Result<(), &'static str> {
-    let problem = "must be an https address, or an http one on this machine";
-    let url = Url::parse(address).map_err(|_| problem)?;
-    let is_local = url.host_str().is_some_and(is_loopback);
-    match url.scheme() {
-        "https" => Ok(()),
-        "http" if is_local => Ok(()),
-        _ => Err(problem),
-    }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 async fn bounded_body(mut response: Response) -> Result<Vec<u8>, Fault> {

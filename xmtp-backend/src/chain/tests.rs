@@ -1,39 +1,8 @@
 use super::check::Check;
-use super::node::check_address;
 use super::verdicts::{Key, Verdicts, digest};
 use super::*;
 use crate::config::Secret;
 use crate::limits::WALLET_SIGNATURE_BYTES;
-
-#[test]
-fn an_address_of_a_node_is_https_or_stays_on_the_machine() {
-    let good = [
-        "https://node.example.org/key",
-        "https://node.example.org:8443",
-        "http://localhost:8545",
-        "http://127.0.0.1:8545/path",
-        "http://127.9.9.9",
-        "http://[::1]:8545",
-    ];
-    for address in good {
-        assert_eq!(check_address(address), Ok(()), "{address}");
-    }
-    let bad = [
-        "",
-        "node.example.org",
-        "http://node.example.org",
-        "http://localhost.example.org",
-        "http://127.0.0.1.example.org",
-        "http://10.0.0.1",
-        "http://[::2]",
-        "ws://127.0.0.1",
-        "ftp://localhost",
-    ];
-    for address in bad {
-        let problem = check_address(address).expect_err(address);
-        assert!(address.is_empty() || !problem.contains(address));
-    }
-}
 
 #[test]
 fn a_configuration_with_another_address_is_refused() {

@@ -15,8 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::file::resolve;
-use super::{ConfigError, Secret, check_positive, refuse};
-use crate::chain::check_address;
+use super::{ConfigError, Secret, check_address, check_positive, refuse};
 
 /// How contract wallets are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -8,6 +8,7 @@
 //! relations that its values must keep. The schema of the whole file is generated from the same
 //! types ([`schema`]).
 
+mod address;
 mod auth;
 mod chains;
 mod database;
@@ -39,6 +40,7 @@ pub use server::{DEFAULT_MAX_DRAIN_DURATION_MS, DEFAULT_PORT, LogFormat, Server}
 pub use streams::{Publishing, Streams};
 pub use telemetry::{DEFAULT_METRICS_PORT, Telemetry};
 
+pub(crate) use address::check_address;
 pub(crate) use publish::published;
 
 /// Everything the server is told from outside.

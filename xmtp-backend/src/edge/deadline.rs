@@ -1,18 +1,16 @@
-//! The time that a call may take: what its caller grants by `grpc-timeout`, and a bound of the server
-//! for every call that is no stream.
+//! The time that a call may take: what its caller grants by `grpc-timeout`, and a bound of the server.
 //!
 //! It runs until the answer begins: for a unary call that is reading the request and all of the work,
-//! and a stream has its own times afterwards.
+//! for a stream it is opening it, and a stream has its own times afterwards.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt};
 use http::{HeaderMap, Request, Response};
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::route::Route;
 use crate::services::Failure;
 
 const GRPC_TIMEOUT: &str = "grpc-timeout";
@@ -29,7 +27,7 @@ pub(super) struct DeadlineLayer {
 }
 
 impl DeadlineLayer {
-    /// Bounds calls that are no streams by `most`, and every call by what its caller grants.
+    /// Bounds every call by `most`, and by what its caller grants.
     pub(super) fn new(most: Duration) -> Self {
         Self { most }
     }
@@ -58,7 +56,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<S::Future, BoxFuture<'static, Result<Response<Body>, S::Error>>>;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -66,17 +64,14 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let granted = granted(request.headers());
-        let own = (!Route::is_stream(request.uri().path())).then_some(self.most);
         let answered = self.inner.call(request);
-        let (time, over) = match (granted, own) {
-            (Some(granted), Some(own)) if own < granted => (own, OWN_TIME_OVER),
-            (Some(granted), _) => (granted, GRANTED_TIME_OVER),
-            (None, Some(own)) => (own, OWN_TIME_OVER),
-            (None, None) => return Either::Left(answered),
+        let (time, over) = match granted {
+            Some(granted) if granted <= self.most => (granted, GRANTED_TIME_OVER),
+            _ => (self.most, OWN_TIME_OVER),
         };
         let answered = tokio::time::timeout(time, answered);
         let answered = answered.map(|answered| answered.unwrap_or_else(|_| Ok(too_late(over))));
-        Either::Right(answered.boxed())
+        answered.boxed()
     }
 }
 
@@ -131,21 +126,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_no_stream_ends_in_time_whatever_is_granted() {
+    async fn every_answer_begins_in_time_whatever_is_granted() {
         let silent = service_fn(|_| pending::<Result<Response<Body>, Infallible>>());
         let mut limited = DeadlineLayer::new(Duration::ZERO).layer(silent);
-        let mut streams = STREAMS.map(|path| limited.call(request(path, None)));
-        for stream in &mut streams {
-            assert!(stream.now_or_never().is_none());
-        }
-        for (path, granted) in [(QUERY, None), (QUERY, Some("1H")), (HEALTH, None)] {
+        let streams = STREAMS.map(|path| (path, None));
+        for (path, granted) in [(QUERY, None), (QUERY, Some("1H")), (HEALTH, None)]
+            .into_iter()
+            .chain(streams)
+        {
             let answered = limited.call(request(path, granted)).await.unwrap();
             let status = Status::from_header_map(answered.headers()).unwrap();
             assert_eq!(status.code(), Code::DeadlineExceeded);
             assert_eq!(status.message(), OWN_TIME_OVER);
-        }
-        for stream in &mut streams {
-            assert!(stream.now_or_never().is_none(), "a stream may stay open");
         }
     }
 

@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::{BufMut, Bytes, BytesMut};
 use http::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -17,10 +19,15 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
 
+use super::patient::Patient;
+use super::unread::{Tasks, overseen, watched};
 use crate::limits::{
-    ACCEPT_PAUSE, CONNECTIONS, FIRST_BYTE_TIME, HTTP1_BUFFER_BYTES, HTTP2_PING_INTERVAL,
+    ACCEPT_PAUSE, CONNECTIONS, FIRST_BYTES_TIME, HTTP1_BUFFER_BYTES, HTTP2_PING_INTERVAL,
     HTTP2_PING_WAIT, HTTP2_SEND_BUFFER_BYTES,
 };
+
+/// What an HTTP/2 connection begins with; everything else is HTTP/1.1.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A bound address that nothing is accepted on yet.
 #[derive(Debug)]
@@ -34,8 +41,10 @@ pub(crate) struct Listener {
 struct Bounds {
     /// How many there may be at a time.
     connections: usize,
-    /// How long one may be open before its other end says something.
-    first_byte: Duration,
+    /// How long one may be open before its other end has said by which protocol.
+    first_bytes: Duration,
+    /// How long a part of an answer may wait to be read.
+    answer: Duration,
 }
 
 /// The task that serves; it owns the tasks of its connections.
@@ -56,10 +65,12 @@ impl Listener {
     ///
     /// - After a stop the port is free at once, and the task ends with its last connection.
     /// - Aborting the task cuts every connection.
+    /// - An answer of which a part waits for `answer_time` to be read is cut.
     pub(crate) fn serve<S>(
         self,
         service: S,
         max_http2_streams: u32,
+        answer_time: Duration,
         stop: watch::Receiver<bool>,
     ) -> Serving
     where
@@ -67,18 +78,21 @@ impl Listener {
         S: Clone + Send + 'static,
         S::Future: Send + 'static,
     {
-        let protocols = protocols(max_http2_streams);
         let bounds = Bounds {
             connections: CONNECTIONS,
-            first_byte: FIRST_BYTE_TIME,
+            first_bytes: FIRST_BYTES_TIME,
+            answer: answer_time,
         };
+        let protocols = protocols(max_http2_streams, bounds.answer);
         tokio::spawn(accept(self.socket, protocols, service, stop, bounds))
     }
 }
 
+type Protocols = auto::Builder<Tasks>;
+
 /// Takes HTTP/1.1 and HTTP/2, told apart by how a connection begins.
-fn protocols(max_http2_streams: u32) -> auto::Builder<TokioExecutor> {
-    let mut protocols = auto::Builder::new(TokioExecutor::new());
+fn protocols(max_http2_streams: u32, answer_time: Duration) -> Protocols {
+    let mut protocols = auto::Builder::new(Tasks { time: answer_time });
     protocols
         .http1()
         .timer(TokioTimer::new())
@@ -95,7 +109,7 @@ fn protocols(max_http2_streams: u32) -> auto::Builder<TokioExecutor> {
 
 async fn accept<S>(
     socket: TcpListener,
-    protocols: auto::Builder<TokioExecutor>,
+    protocols: Protocols,
     service: S,
     mut stop: watch::Receiver<bool>,
     bounds: Bounds,
@@ -114,12 +128,7 @@ async fn accept<S>(
         match accepted {
             Ok((socket, _)) => {
                 let (protocols, service) = (protocols.clone(), service.clone());
-                let (mut stop, first_byte) = (stop.clone(), bounds.first_byte);
-                connections.spawn(async move {
-                    if begins(&socket, &mut stop, first_byte).await {
-                        connection(socket, protocols, service, stop).await;
-                    }
-                });
+                connections.spawn(open(socket, protocols, service, stop.clone(), bounds));
             }
             Err(error) => {
                 // What is short, such as file handles, comes back only with time.
@@ -132,19 +141,46 @@ async fn accept<S>(
     while connections.join_next().await.is_some() {}
 }
 
-/// Waits until the other end says something; false when it does not in time, or at a stop.
-async fn begins(socket: &TcpStream, stop: &mut watch::Receiver<bool>, time: Duration) -> bool {
-    // Being readable may be a false alarm; a byte that can be seen is none.
-    let mut first = [0];
-    tokio::select! {
-        seen = timeout(time, socket.peek(&mut first)) => matches!(seen, Ok(Ok(1))),
-        _ = stopped(stop) => false,
+/// Serves one connection, if its other end begins in time.
+async fn open<S>(
+    mut socket: TcpStream,
+    protocols: Protocols,
+    service: S,
+    mut stop: watch::Receiver<bool>,
+    bounds: Bounds,
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    let first = tokio::select! {
+        first = timeout(bounds.first_bytes, first_bytes(&mut socket)) => first,
+        _ = stopped(&mut stop) => return,
+    };
+    let Ok(Ok(first)) = first else { return };
+    // Small frames must not wait for a full packet; without this they only come later.
+    let _ = socket.set_nodelay(true);
+    let socket = Patient::new(socket, first, bounds.answer);
+    overseen(connection(socket, protocols, service, stop), bounds.answer).await;
+}
+
+/// Reads until it is clear by which protocol the other end speaks.
+async fn first_bytes(socket: &mut TcpStream) -> io::Result<Bytes> {
+    let mut first = BytesMut::with_capacity(HTTP2_PREFACE.len());
+    loop {
+        let wanted = HTTP2_PREFACE.len() - first.len();
+        if socket.read_buf(&mut (&mut first).limit(wanted)).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if first.len() == HTTP2_PREFACE.len() || !HTTP2_PREFACE.starts_with(&first) {
+            return Ok(first.freeze());
+        }
     }
 }
 
 async fn connection<S>(
-    socket: TcpStream,
-    protocols: auto::Builder<TokioExecutor>,
+    socket: Patient,
+    protocols: Protocols,
     service: S,
     mut stop: watch::Receiver<bool>,
 ) where
@@ -152,9 +188,9 @@ async fn connection<S>(
     S: Clone + Send + 'static,
     S::Future: Send + 'static,
 {
-    // Small frames must not wait for a full packet; without this they only come later.
-    let _ = socket.set_nodelay(true);
-    let service = service.map_request(|request: Request<_>| request.map(Body::new));
+    let service = service
+        .map_request(|request: Request<_>| request.map(Body::new))
+        .map_response(watched);
     let service = TowerToHyperService::new(service);
     let mut served = pin!(protocols.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
@@ -171,81 +207,4 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tower::service_fn;
-
-    use super::*;
-
-    /// How long anything may take; it can only fail a test.
-    const PATIENCE: Duration = Duration::from_secs(20);
-
-    async fn serve(bounds: Bounds) -> (SocketAddr, watch::Sender<bool>, Serving) {
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind(listen).await.unwrap();
-        let address = listener.address();
-        let empty = |_| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
-        let stop = watch::Sender::new(false);
-        let (protocols, stopped) = (protocols(1), stop.subscribe());
-        let accept = accept(
-            listener.socket,
-            protocols,
-            service_fn(empty),
-            stopped,
-            bounds,
-        );
-        (address, stop, tokio::spawn(accept))
-    }
-
-    async fn ask(address: SocketAddr) -> TcpStream {
-        let mut socket = TcpStream::connect(address).await.unwrap();
-        let request = b"GET / HTTP/1.1\r\nhost: backend.example\r\n\r\n";
-        socket.write_all(request).await.unwrap();
-        socket
-    }
-
-    /// Reads something; nothing is the end.
-    async fn read(socket: &mut TcpStream) -> usize {
-        let mut bytes = [0; 512];
-        let read = timeout(PATIENCE, socket.read(&mut bytes)).await;
-        read.expect("an answer or an end in time").unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_says_nothing_is_dropped() {
-        let bounds = Bounds {
-            connections: 1,
-            first_byte: Duration::from_millis(1),
-        };
-        let (address, _stop, _serving) = serve(bounds).await;
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        assert_eq!(read(&mut silent).await, 0);
-    }
-
-    #[tokio::test]
-    async fn a_connection_beyond_the_bound_waits_for_another_to_end() {
-        let bounds = Bounds {
-            connections: 1,
-            first_byte: PATIENCE,
-        };
-        let (address, stop, serving) = serve(bounds).await;
-        let mut first = ask(address).await;
-        assert!(read(&mut first).await > 0);
-        let mut second = ask(address).await;
-        // The first one is asked again, so that the listener has had its turns.
-        for _ in 0..10 {
-            first
-                .write_all(b"GET / HTTP/1.1\r\nhost: backend.example\r\n\r\n")
-                .await
-                .unwrap();
-            assert!(read(&mut first).await > 0);
-        }
-        let early = second.try_read(&mut [0; 1]);
-        assert_eq!(early.unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        drop(first);
-        assert!(read(&mut second).await > 0);
-        drop(second);
-        stop.send_replace(true);
-        timeout(PATIENCE, serving).await.expect("it ends").unwrap();
-    }
-}
+mod tests;

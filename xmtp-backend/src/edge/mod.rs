@@ -1,7 +1,7 @@
 //! What every request passes on its way in, and every response on its way out.
 //!
 //! One plaintext port takes gRPC and gRPC-Web, over HTTP/1.1 and HTTP/2. [`listen`] accepts the
-//! connections; [`edge`] is the stack of layers around the services, from the outside in:
+//! connections, [`patient`] and [`unread`] cut those whose answers nobody reads; [`edge`] is the stack of layers around the services, from the outside in:
 //!
 //! 1. [`request_id`]: a fresh id on every response, also on refusals and preflights;
 //! 2. [`observe`]: counts, traces and logs, by the table in [`route`];
@@ -9,7 +9,7 @@
 //! 4. [`gate`]: refuses by the head of a request alone, credentials first, then [`encoding`];
 //! 5. gRPC-Web: from here on inwards every request is plain gRPC;
 //! 6. [`failure`]: every failure leaves with a reason;
-//! 7. [`deadline`]: the time that the caller grants, and for calls that are no streams its bound;
+//! 7. [`deadline`]: the time within which an answer begins;
 //! 8. the services.
 //!
 //! A refusal made outside the services goes through [`refusal`], so that a caller always finds a
@@ -23,9 +23,11 @@ mod gate;
 mod listen;
 mod observe;
 mod outcome;
+mod patient;
 mod refusal;
 mod request_id;
 mod route;
+mod unread;
 
 use std::convert::Infallible;
 

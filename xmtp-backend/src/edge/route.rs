@@ -64,8 +64,6 @@ const ROUTES: [Route; 8] = [
 
 const HEALTH_SERVICE: &str = "grpc.health.v1.Health";
 
-const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
-
 impl Route {
     /// Finds the call of a path; none is health, which nobody counts.
     pub(super) fn of(path: &str) -> Option<Self> {
@@ -78,14 +76,6 @@ impl Route {
         }
         let is_it = |route: &&Self| route.service == service && route.method == method;
         Some(ROUTES.iter().find(is_it).copied().unwrap_or(UNKNOWN))
-    }
-
-    /// Says whether the call of a path is a stream, which may stay open.
-    pub(super) fn is_stream(path: &str) -> bool {
-        match Self::of(path) {
-            Some(route) => [SERVER_STREAM, BIDI_STREAM].contains(&route.kind),
-            None => path == HEALTH_WATCH,
-        }
     }
 
     pub(super) fn labels(self) -> CallLabels {

@@ -17,7 +17,7 @@ use tonic::body::Body;
 
 use super::metrics;
 use crate::edge::{Listener, Serving};
-use crate::limits::{METRICS_HTTP2_STREAMS, METRICS_UPKEEP};
+use crate::limits::{ANSWER_TIME, METRICS_HTTP2_STREAMS, METRICS_UPKEEP};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
@@ -48,7 +48,12 @@ impl Scrape {
         let service = tower::service_fn(|request: Request<Body>| async move {
             Ok::<_, Infallible>(answer(request.method(), request.uri().path()))
         });
-        let serving = listener.serve(service, METRICS_HTTP2_STREAMS, stop.subscribe());
+        let serving = listener.serve(
+            service,
+            METRICS_HTTP2_STREAMS,
+            ANSWER_TIME,
+            stop.subscribe(),
+        );
         tracing::info!(%address, "metrics are served");
         Ok(Self {
             address,

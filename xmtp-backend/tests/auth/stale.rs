@@ -47,6 +47,29 @@ async fn health(peer: &Peer) -> i32 {
         .status
 }
 
+/// Whoever runs a server in a program of their own may wait for something else.
+///
+/// covers: CFG-092
+#[tokio::test]
+async fn keys_that_are_too_old_end_the_server_though_nobody_waits_for_it() {
+    let clock = TestClock::new();
+    let signer = Signer::new("a", SigningAlgorithm::EdDsa);
+    let keys = KeyServer::start(key_set(&[&signer])).await;
+    let peer = serving(section(fetched(&keys.url)), &clock).await;
+    let token = signer.sign(&json!({ "exp": clock.seconds() + 86_400 }));
+    let mut stream = peer
+        .try_subscribe(Some(&format!("Bearer {token}")))
+        .await
+        .expect("it opens");
+    stream.started().await;
+    keys.answer(Answer::Status(500));
+    clock.begun(1, |wait| wait == HOUR).await;
+    clock.advance(HOUR);
+    assert_eq!(stream.failure().await.code(), Code::Unavailable);
+    assert_eq!(health(&peer).await, ServingStatus::NotServing as i32);
+    assert_code(&peer, &token, Code::Unavailable).await;
+}
+
 /// The age counts from the last fetch that succeeded, and from its beginning.
 ///
 /// covers: CFG-092

@@ -64,8 +64,16 @@ impl Front {
 
     /// Stands alone: it says which chain it serves, and answers all else as `rule` says.
     pub(crate) async fn alone(rule: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
+        Self::of_chain(CHAIN, rule).await
+    }
+
+    /// Stands alone for the chain of this number.
+    pub(crate) async fn of_chain(
+        chain: u64,
+        rule: impl Fn(&str) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self::start(None, move |method| match method {
-            "eth_chainId" => Reply::result(json!(format!("0x{CHAIN:x}"))),
+            "eth_chainId" => Reply::result(json!(format!("0x{chain:x}"))),
             other => rule(other),
         })
         .await

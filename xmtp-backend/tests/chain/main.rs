@@ -482,6 +482,35 @@ async fn a_chain_is_asked_few_questions_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_chain_that_is_silent_holds_up_no_other() {
+    /// The bound of the server for one node.
+    const OF_ONE_NODE: usize = 32;
+    let dead = Front::alone(|_| Reply::Held).await;
+    let lively = Front::of_chain(1, |_| Reply::result(json!(format!("0x{:064}", 1)))).await;
+    let mut config = config(&dead.url);
+    let named = ("eip155:1".to_owned(), Secret::new(&lively.url));
+    config.chains.extend([named]);
+    let peer = Peer::start(config).await;
+    let question = |number: u8| asked_at(1, Address::repeat_byte(1), vec![number; 65]);
+    let waiting = (0..6).map(|request| {
+        let questions = (0..8).map(|number| question(8 * request + number));
+        verify(&peer, questions.collect())
+    });
+    let waiting = futures_util::future::join_all(waiting);
+    let asked = async {
+        dead.holds(OF_ONE_NODE).await;
+        let mut elsewhere = question(0);
+        elsewhere.account_id = elsewhere.account_id.replace(&CHAIN.to_string(), "1");
+        verdicts(&peer, vec![elsewhere]).await
+    };
+    tokio::select! {
+        verdicts = asked => assert_eq!(verdicts, [true]),
+        _ = waiting => panic!("it waited for the silent chain"),
+    }
+    assert_eq!(dead.count("eth_call"), OF_ONE_NODE, "none of them has gone");
+}
+
+#[tokio::test]
 async fn verdicts_at_a_chosen_block_are_remembered_and_faults_are_not() {
     let Some(anvil) = Anvil::start().await else {
         return;

@@ -15,6 +15,22 @@ MCowBQYDK2VwAyEA4R/dtq6K91ChqEN2qtt9l1DHiFsoTgiqiGZe1ASXdEk=
 -----END PUBLIC KEY-----
 ";
 
+const P384_KEY: &str = "-----BEGIN PUBLIC KEY-----
+MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEW1IcWki6t5EFv22kwW74wcu8xbaYcSZI
+8VKn0KUqhKN6omU4J18V21kNkj7kX+1fBUZw0JvtRITY/wRGzh4eBZ5HuZ+AnvTp
+S9xtAzpk+r4+c2/A17DQloHwtloj+3g+
+-----END PUBLIC KEY-----
+";
+
+/// A key of 1024 bits.
+const SHORT_RSA_KEY: &str = "-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDP2dcp8nB6Y9JS7iHW4fP/xjN5
+5EXnJeHf1NlmG4zM46qYXBgDhyIven4jBIz7xYmw2Y21wqh5KwA197ysuhUQ/K1V
+mDQZ2qYXh40mNJ2OJHevI3ySH36AeBhvJJ4EBQKO8JCgfshNOVAz2ViQHNmbLFze
+CQ4/I/tK+hQfRT/LkwIDAQAB
+-----END PUBLIC KEY-----
+";
+
 /// An API key of the shortest length.
 const API_KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -92,6 +108,9 @@ fn each_rule_of_authentication_names_its_field() {
     let api = |name: &str, value: &str| format!("[auth.api_keys]\n{name} = \"{value}\"\n");
     let stale = |seconds: u32| format!("{jwks}jwks_max_stale_seconds = {seconds}\n");
     let twice = api("one", API_KEY) + &format!("two = \"{API_KEY}\"\n");
+    let many: String = (0..65)
+        .map(|number| key(&number.to_string(), "EdDSA", ED_KEY))
+        .collect();
     let cases = [
         (
             format!("{jwks}{}", key("a", "ES256", EC_KEY)),
@@ -127,6 +146,11 @@ fn each_rule_of_authentication_names_its_field() {
         (key("a", "HS256", EC_KEY), "auth.keys.alg"),
         (key("a", "ES256", ED_KEY), "auth.keys.public_key"),
         (key("a", "EdDSA", "secret"), "auth.keys.public_key"),
+        (key("a", "ES384", EC_KEY), "auth.keys.public_key"),
+        (key("a", "ES256", P384_KEY), "auth.keys.public_key"),
+        (key("a", "RS256", SHORT_RSA_KEY), "auth.keys.public_key"),
+        (key("a", "EdDSA", "# no PEM\n"), "auth.keys.public_key"),
+        (many, "auth.keys"),
         (key("a", "ES256", EC_KEY) + "other = 1\n", "auth.keys.other"),
         (api("one", &API_KEY[1..]), "auth.api_keys.one"),
         (api("one", &"a".repeat(8193)), "auth.api_keys.one"),
@@ -148,6 +172,7 @@ fn each_rule_of_authentication_names_its_field() {
         "jwks_url = \"http://127.0.0.1:1/keys\"\n".into(),
         "jwks_url = \"http://[::1]:1/keys\"\n".into(),
         api("one", &"a".repeat(8192)),
+        key("a", "ES384", P384_KEY),
     ] {
         Config::from_toml(&on(&good)).expect(&good);
     }
