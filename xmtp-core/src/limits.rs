@@ -91,6 +91,9 @@ pub const RETRY_FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a head is tried again.
 pub const RETRY_LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// The longest pause that a backend may ask for before a call is made again.
+pub const ASKED_PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// First pause before a subscription reconnects.
 pub const RECONNECT_FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a subscription reconnects, jitter excluded.

@@ -165,10 +165,14 @@ fn a_welcome_is_inspected_and_then_installed() {
     assert_eq!(outcome, WelcomeOutcome::Joined(GROUP));
 }
 
+/// The pause that the mocked backend asks for.
+const ASKED: Duration = Duration::from_secs(7);
+
 #[test]
 fn a_read_is_repeated_and_a_publish_is_not() {
     let unavailable = || TransportError::Unavailable {
         detail: "mocked".to_owned(),
+        retry_after: Some(ASKED),
     };
     let mut wire = MockTransport::new();
     let mut order = Sequence::new();
@@ -187,11 +191,14 @@ fn a_read_is_repeated_and_a_publish_is_not() {
         .returning(|_| Ok(Default::default()));
     let runtime = SimulatedRuntime::new(1);
     let retrying = Retry::new(Box::new(wire), Arc::new(runtime.clone()));
-    runtime.run(async move {
+    runtime.clone().run(async move {
+        let began = runtime.monotonic();
         let published = retrying.publish(Default::default()).await;
         assert_eq!(published, Err(unavailable()));
         let read = retrying.query(Default::default()).await;
         assert_eq!(read, Ok(Default::default()));
+        let paused = runtime.monotonic() - began;
+        assert!(paused >= ASKED * 2, "the backend's pauses are kept");
     });
 }
 

@@ -131,6 +131,7 @@ impl<T: Clone> Faulted<T> {
 fn broken(what: &str) -> TransportError {
     TransportError::Unavailable {
         detail: format!("by script: {what}"),
+        retry_after: None,
     }
 }
 

@@ -52,6 +52,7 @@ impl SubscriptionRequests for Requests {
             let sent = self.0.send(request).await;
             sent.map_err(|_| TransportError::Unavailable {
                 detail: format!("{PLACE}: the stream is over"),
+                retry_after: None,
             })
         })
     }

@@ -9,7 +9,7 @@ use std::error::Error;
 use tonic::{Code, ConnectError, Status};
 use xmtp_core::transport::TransportError;
 use xmtp_proto::backend::v1::publish_error::Reason;
-use xmtp_proto::status::decode_publish_error;
+use xmtp_proto::status::{Details, decode_publish_error};
 
 use crate::dial::{DialError, Phase};
 
@@ -35,7 +35,10 @@ pub(crate) fn stream_is_over(place: &str) -> TransportError {
 fn of_backend(place: &str, code: Code, status: &Status) -> TransportError {
     match code {
         Code::InvalidArgument => refused(status),
-        Code::Unavailable => unavailable(format!("{place}: the backend answers so")),
+        Code::Unavailable => TransportError::Unavailable {
+            detail: format!("{place}: the backend answers so"),
+            retry_after: Details::decode(status.details()).retry_after,
+        },
         // Nothing of the contract: what a stream ends with that was cut off before its status.
         Code::Unknown => unavailable(format!("{place}: {}: no known status", Phase::Http2)),
         Code::DeadlineExceeded => TransportError::DeadlineExceeded,
@@ -69,7 +72,10 @@ fn refused(status: &Status) -> TransportError {
 }
 
 fn unavailable(detail: String) -> TransportError {
-    TransportError::Unavailable { detail }
+    TransportError::Unavailable {
+        detail,
+        retry_after: None,
+    }
 }
 
 /// Names host, phase and cause of a connection that failed.
@@ -94,9 +100,10 @@ fn broken_connection(place: &str, source: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
+    use xmtp_core::limits::ASKED_PAUSE_MAX;
     use xmtp_proto::backend::v1::PublishError;
-    use xmtp_proto::status::Details;
 
     use super::*;
 
@@ -114,7 +121,7 @@ mod tests {
 
     fn detail(error: &TransportError) -> &str {
         match error {
-            TransportError::Unavailable { detail } => detail,
+            TransportError::Unavailable { detail, .. } => detail,
             other => panic!("not unavailable: {other:?}"),
         }
     }
@@ -179,6 +186,25 @@ mod tests {
             message: "too large".to_owned(),
         };
         assert_eq!(classify_status(PLACE, &status), expected);
+    }
+
+    #[test]
+    fn the_pause_that_a_backend_asks_for_comes_along() {
+        let code = Code::Unavailable;
+        let asked = Duration::from_millis(2_345);
+        for pause in [None, Some(asked), Some(Duration::MAX)] {
+            let details = Details {
+                retry_after: pause,
+                ..Details::default()
+            };
+            let details = details.encode(code as i32, "away").into();
+            let error = classify_status(PLACE, &Status::with_details(code, "away", details));
+            let expected = match pause {
+                None => Duration::ZERO,
+                Some(pause) => pause.min(ASKED_PAUSE_MAX),
+            };
+            assert_eq!(error.asked_pause(), expected);
+        }
     }
 
     #[test]

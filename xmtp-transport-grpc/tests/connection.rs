@@ -1,9 +1,16 @@
 //! What a socket adds: failing to connect, connecting again, sizes, and time.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
+use xmtp_backend::hooks::{Call, Hooks, Point, Verdict};
+use xmtp_core::testing::mock::MockRuntime;
+use xmtp_core::transport::layer::Retry;
 use xmtp_core::transport::{Transport, TransportError};
 use xmtp_proto::backend::v1::{PublishRequest, QueryNewestRequest, QueryRequest, TopicQuery};
 use xmtp_proto::limits::TRANSPORT_CEILING_BYTES;
@@ -19,7 +26,7 @@ async fn failure(transport: &GrpcTransport) -> String {
         .await
         .expect_err("nothing answers")
     {
-        TransportError::Unavailable { detail } => detail,
+        TransportError::Unavailable { detail, .. } => detail,
         other => panic!("not unavailable but {other:?}"),
     }
 }
@@ -142,6 +149,46 @@ async fn a_page_of_nearly_the_ceiling_is_read() {
     };
     let newest = transport.query_newest(request).await.expect("the newest");
     assert_eq!(newest.results.len(), count);
+}
+
+/// Fails the first queries.
+#[derive(Debug)]
+struct Away(AtomicU32);
+
+#[async_trait]
+impl Hooks for Away {
+    async fn reach(&self, point: Point) -> Verdict {
+        let is_left = |left: u32| left.checked_sub(1);
+        let is_query = point == Point::Call(Call::Query);
+        match is_query && self.0.fetch_update(Relaxed, Relaxed, is_left).is_ok() {
+            true => Verdict::Unavailable,
+            false => Verdict::Go,
+        }
+    }
+}
+
+/// covers: STR-036
+#[tokio::test]
+async fn a_read_is_repeated_no_sooner_than_the_backend_asks_for() {
+    let backend = TestBackend::start_with(|config| config.hooks = Arc::new(Away(2.into()))).await;
+    let pauses = Arc::new(Mutex::new(Vec::new()));
+    let mut runtime = MockRuntime::new();
+    runtime.expect_monotonic().return_const(Duration::ZERO);
+    let slept = pauses.clone();
+    runtime.expect_sleep_until().returning(move |until| {
+        slept.lock().expect("no panic").push(until);
+        Box::pin(async {})
+    });
+    let retrying = Retry::new(Box::new(to(&backend.endpoint())), Arc::new(runtime));
+    let read = retrying.query(QueryRequest::default()).await;
+    assert!(!matches!(read, Err(TransportError::Unavailable { .. })));
+    let pauses = pauses.lock().expect("no panic");
+    let bounds = Duration::from_secs(1)..Duration::from_secs(5);
+    assert_eq!(pauses.len(), 2);
+    assert!(
+        pauses.iter().all(|pause| bounds.contains(pause)),
+        "{pauses:?}"
+    );
 }
 
 #[test]

@@ -168,7 +168,7 @@ async fn resolve(
             let absence = absences.entry(*needed).or_default();
             // Time without a healthy connection does not count (STR-076).
             absence.last_healthy = None;
-            absence.not_before = now + IDENTITY_RETRY_PAUSE;
+            absence.not_before = now + IDENTITY_RETRY_PAUSE.max(error.asked_pause());
             Answer::Unknown
         }
     }

@@ -1,6 +1,7 @@
 //! Bounded Query pages after durable F, through the one receive path.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use thiserror::Error;
 use xmtp_proto::backend::v1;
@@ -27,6 +28,16 @@ pub enum FetchError {
     /// The database failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+impl FetchError {
+    /// Answers the least pause before another try, as the backend asks for it.
+    pub(crate) fn asked_pause(&self) -> Duration {
+        match self {
+            Self::Transport(error) => error.asked_pause(),
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 impl Coded for FetchError {

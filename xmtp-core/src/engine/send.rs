@@ -22,9 +22,10 @@ pub(super) async fn run(context: Context, sender: Sender) {
     let mut pause = Duration::ZERO;
     loop {
         match round(&context, &sender).await {
-            Ok(true) => pause = Duration::ZERO,
-            Ok(false) => {
+            Ok(None) => pause = Duration::ZERO,
+            Ok(Some(asked)) => {
                 pause = (pause * 2).clamp(RECONNECT_FIRST_PAUSE, RECONNECT_LONGEST_PAUSE);
+                pause = pause.max(asked);
             }
             Err(error) => tracing::warn!(code = error.code(), "a send round failed"),
         }
@@ -36,10 +37,10 @@ pub(super) async fn run(context: Context, sender: Sender) {
     }
 }
 
-/// Drives each group once; answers whether the backend took everything.
-async fn round(context: &Context, sender: &Sender) -> Result<bool, StorageError> {
+/// Drives each group once; answers the least pause where the backend did not take everything.
+async fn round(context: &Context, sender: &Sender) -> Result<Option<Duration>, StorageError> {
     let mut after: Option<GroupId> = None;
-    let mut all_sent = true;
+    let mut left: Option<Duration> = None;
     loop {
         let groups = context
             .database
@@ -50,12 +51,12 @@ async fn round(context: &Context, sender: &Sender) -> Result<bool, StorageError>
         for group in &groups {
             if let Err(error) = sender.drive(*group).await {
                 tracing::debug!(code = error.code(), "a group's sends wait");
-                all_sent = false;
+                left = left.max(Some(error.asked_pause()));
             }
         }
         match groups.last() {
             Some(last) if groups.len() == GROUPS_PER_READ => after = Some(*last),
-            _ => return Ok(all_sent),
+            _ => return Ok(left),
         }
     }
 }

@@ -130,7 +130,11 @@ async fn publish_request(
                     ambiguous(context, group, request).await?;
                     is_first = false;
                 }
-                context.runtime.sleep(jittered(context, pause)).await;
+                let least = error.asked_pause();
+                context
+                    .runtime
+                    .sleep(jittered(context, pause).max(least))
+                    .await;
                 pause = (pause * PAUSE_FACTOR).min(PUBLISH_LONGEST_PAUSE);
             }
             Err(error) => return Err(error.into()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -223,17 +224,20 @@ impl Controller {
                 break;
             }
             let ended = connection::serve(&self.context, &self.subscriptions, &mut self.backoff);
-            let (state, is_retryable) = match ended.await {
+            let nothing = Duration::ZERO;
+            let (state, is_retryable, asked) = match ended.await {
                 Ended::Storage(StorageError::Closed) => break,
-                Ended::Storage(error) => (passing(&error), true),
-                Ended::Transport(error) if error.class() == Class::Retry => (passing(&error), true),
-                Ended::Transport(error) => (lasting(&error), false),
-                Ended::Clean => (ConnectionState::Reconnecting, true),
+                Ended::Storage(error) => (passing(&error), true, nothing),
+                Ended::Transport(error) if error.class() == Class::Retry => {
+                    (passing(&error), true, error.asked_pause())
+                }
+                Ended::Transport(error) => (lasting(&error), false, nothing),
+                Ended::Clean => (ConnectionState::Reconnecting, true, nothing),
             };
             self.subscriptions.disconnected(state);
             let now = self.context.runtime.monotonic();
             let random = self.context.runtime.random();
-            let pause = self.backoff.pause(now, is_retryable, random);
+            let pause = self.backoff.pause(now, is_retryable, asked, random);
             self.context.runtime.sleep(pause).await;
         }
         self.subscriptions.disconnected(ConnectionState::Closed);

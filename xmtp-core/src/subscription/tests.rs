@@ -39,6 +39,7 @@ pub(super) fn topics(groups: &[GroupId]) -> Vec<Topic> {
 pub(super) fn unavailable() -> TransportError {
     TransportError::Unavailable {
         detail: "scripted".to_owned(),
+        retry_after: None,
     }
 }
 

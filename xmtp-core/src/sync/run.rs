@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
                 self.hinder(&topics, obstacle);
                 if error.is_retryable() {
                     self.uncaptured.push_back(topics);
-                    self.back_off();
+                    self.back_off(error.asked_pause());
                 }
             }
         }
@@ -231,10 +231,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn back_off(&mut self) {
+    fn back_off(&mut self, asked: Duration) {
         let now = self.context.runtime.monotonic();
         let random = self.context.runtime.random();
-        self.not_before = now + self.backoff.pause(now, true, random);
+        self.not_before = now + self.backoff.pause(now, true, asked, random);
     }
 
     /// Fetches one page for topics that are short; answers whether it did.
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
         }
         let is_retryable = error.class() == Class::Retry || error.class() == Class::Wait;
         let (obstacle, visit) = if is_retryable {
-            self.back_off();
+            self.back_off(error.asked_pause());
             (Obstacle::Passing(error.code()), Visit::Unvisited)
         } else {
             (Obstacle::Lasting(error.code()), Visit::Done)

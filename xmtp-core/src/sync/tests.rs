@@ -378,6 +378,7 @@ fn connection_failures_are_typed() {
         let unavailable = || {
             Fault::Refuse(TransportError::Unavailable {
                 detail: "scripted".to_owned(),
+                retry_after: None,
             })
         };
         backend.fail(Call::Subscribe, (0..1_000).map(|_| Fault::Hang));

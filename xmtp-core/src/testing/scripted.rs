@@ -177,6 +177,7 @@ impl ScriptedBackend {
         if drops_reply {
             return Err(TransportError::Unavailable {
                 detail: "the reply was dropped".to_owned(),
+                retry_after: None,
             });
         }
         served

@@ -1,9 +1,12 @@
 //! What a call can fail with. Each transport maps its status codes here in one file.
 
+use std::time::Duration;
+
 use thiserror::Error;
 use xmtp_proto::backend::v1::publish_error::Reason;
 
 use crate::error::{Class, Coded};
+use crate::limits::ASKED_PAUSE_MAX;
 
 /// A failed call, classified by status code alone (wire contract 2.7).
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub enum TransportError {
     Unavailable {
         /// Which phase failed and how, free of payload.
         detail: String,
+        /// The pause that the backend asks for, if it does.
+        retry_after: Option<Duration>,
     },
     /// The time for the call ran out.
     #[error("the call took too long; retry with a pause")]
@@ -69,6 +74,18 @@ impl TransportError {
     /// Tells whether the same request may be sent again after a pause.
     pub fn is_retryable(&self) -> bool {
         matches!(self.class(), Class::Retry)
+    }
+
+    /// Answers the least pause before the call is made again, as the backend asks for it.
+    ///
+    /// - At most [`ASKED_PAUSE_MAX`], whatever the backend says; zero when it says nothing.
+    pub fn asked_pause(&self) -> Duration {
+        match self {
+            Self::Unavailable { retry_after, .. } => {
+                retry_after.unwrap_or_default().min(ASKED_PAUSE_MAX)
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Tells whether a publish that failed so may have been committed.

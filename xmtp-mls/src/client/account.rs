@@ -10,6 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use xmtp_core::engine::Context;
 use xmtp_core::error::Coded;
+use xmtp_core::runtime::RuntimeExt;
 use xmtp_core::storage::{Durability, Priority, StorageError};
 use xmtp_core::transport::Transport;
 use xmtp_identity::{Identifier, LocalWallet, UpdateBuilder};
@@ -179,6 +180,7 @@ pub(super) async fn register(
             Ok(()) => {}
             Err(error) if error.is_retryable() => {
                 tracing::debug!(code = error.code(), "registration reads the log again");
+                context.runtime.sleep(error.asked_pause()).await;
             }
             Err(error) => return Err(error.into()),
         }

@@ -195,6 +195,7 @@ fn a_fault_of_any_call_ends_the_same() {
     let (expected, _, _) = calm();
     let unavailable = TransportError::Unavailable {
         detail: "scripted".to_owned(),
+        retry_after: None,
     };
     for call in [Call::Publish, Call::Query, Call::QueryNewest] {
         for at in 0..6 {

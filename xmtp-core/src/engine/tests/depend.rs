@@ -28,6 +28,7 @@ fn waits(name: u8, sequence: u64) -> Act {
 fn unavailable() -> Fault {
     Fault::Refuse(TransportError::Unavailable {
         detail: "scripted".to_owned(),
+        retry_after: None,
     })
 }
 

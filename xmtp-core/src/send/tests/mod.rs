@@ -66,6 +66,7 @@ fn state(world: &World, number: u64) -> stored::IntentState {
 fn unavailable() -> Fault {
     Fault::Refuse(TransportError::Unavailable {
         detail: "scripted".to_owned(),
+        retry_after: None,
     })
 }
 

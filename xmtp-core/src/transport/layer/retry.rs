@@ -13,7 +13,8 @@ use crate::transport::{Subscription, Transport, TransportCapability, TransportEr
 
 /// Tries of one read.
 const MAX_READ_TRIES: u32 = 3;
-/// Pause after the first failed try; tripled after each further one.
+/// Pause after the first failed try; tripled after each further one, and at least what the backend
+/// asks for.
 const FIRST_READ_PAUSE: Duration = Duration::from_millis(50);
 
 /// Repeats reads of the inner transport a bounded number of times.
@@ -36,7 +37,9 @@ impl Retry {
         let mut pause = FIRST_READ_PAUSE;
         for _ in 1..MAX_READ_TRIES {
             match call().await {
-                Err(error) if error.is_retryable() => self.runtime.sleep(pause).await,
+                Err(error) if error.is_retryable() => {
+                    self.runtime.sleep(pause.max(error.asked_pause())).await;
+                }
                 settled => return settled,
             }
             pause *= 3;
