@@ -76,6 +76,16 @@ pub(crate) const TAIL_PAUSE: Duration = Duration::from_millis(200);
 /// How long a connection to a database server may take to open.
 pub(crate) const DATABASE_CONNECT_TIME: Duration = Duration::from_secs(5);
 
+/// How long a database may take for an answer that needs no work, such as who it is, and for what it
+/// still says of a transaction that is given up.
+pub(crate) const DATABASE_ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// How long creating or changing the tables may take, other servers that do it first included.
+pub(crate) const DATABASE_SETUP_TIME: Duration = Duration::from_secs(30 * 60);
+
+/// How much longer than a publish a fence may take, which waits for publishes that are under way.
+pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(30);
+
 /// How long a connection may be silent before it is probed, and the time between probes.
 pub(crate) const DATABASE_KEEPALIVE: Duration = Duration::from_secs(10);
 
@@ -97,6 +107,12 @@ pub(crate) const COMBINED_PUBLISHES: usize = 64;
 
 /// Topics of one statement that reads heads, in topics.
 pub(crate) const HEADS_OF_STATEMENT: usize = 2000;
+
+/// How much more often a tail looks while it finds something, in times: 4.
+pub(crate) const ACTIVE_POLLS: u32 = 4;
+
+/// How long after it found something a tail still looks more often.
+pub(crate) const ACTIVE_TIME: Duration = Duration::from_secs(2);
 
 /// How long a skipped id may be missing before the boundary is asked for. Publishes that run side
 /// by side fill most gaps sooner.
@@ -165,8 +181,8 @@ pub(crate) const TURN_QUANTUM_BYTES: usize = 128 * 1024;
 /// it may have fetched and not yet queued.
 pub(crate) const TURN_BYTES: usize = 4 * 1024 * 1024;
 
-/// Fetch turns that use the store at a time, over all streams, in turns.
-pub(crate) const FETCH_TURNS: usize = 8;
+/// Fetch turns and reads of heads that use the store at a time, over all streams, in reads.
+pub(crate) const STREAM_READS: usize = 8;
 
 /// Bytes that all streams have fetched and not yet queued: 512 MiB. Beyond them turns wait.
 pub(crate) const FETCHED_BYTES: usize = 512 * 1024 * 1024;

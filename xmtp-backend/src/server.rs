@@ -126,7 +126,7 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartE
         Database::Postgres(database) => {
             let options = PostgresOptions::new(config, database);
             let hooks = config.hooks.clone();
-            return Ok(Arc::new(PostgresStore::open(options, clock, hooks).await?));
+            return Ok(Arc::new(PostgresStore::open(options, hooks).await?));
         }
     };
     let (path, identifier) = (path.clone(), config.server.identifier.clone());

@@ -24,7 +24,7 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use xmtp_backend::hooks::{Hooks, Point, Verdict};
+use xmtp_backend::hooks::{Clock, Hooks, Point, SystemClock, Verdict};
 use xmtp_backend::testing::Postgres;
 
 /// Ends the connections of one purpose; "t" if there were any.
@@ -100,6 +100,41 @@ async fn a_lost_tail_ends_streams_and_nothing_else() {
         assert_eq!(stream.ids(1).await, third);
     }
     peer.running.stop().await;
+}
+
+/// The clock of a server that is wrong by days.
+#[derive(Debug)]
+struct Wrong;
+
+impl Clock for Wrong {
+    fn now_ns(&self) -> u64 {
+        SystemClock.now_ns() + 10 * 24 * 3600 * 1_000_000_000
+    }
+}
+
+#[tokio::test]
+async fn envelopes_are_dated_by_the_clock_of_the_database() {
+    let Some(server) = Postgres::shared() else {
+        return;
+    };
+    let url = server.database();
+    let mut config = config();
+    (config.database, config.clock) = (on_postgres(&url), Arc::new(Wrong));
+    let retention = config.retention.group_message_seconds * 1_000_000_000;
+    let peer = Peer::start(config).await;
+    let now = || -> u64 {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint";
+        server.sql(name(&url), sql).parse().expect("a time")
+    };
+    let before = now();
+    let stored = peer.publish(vec![message(1, "a"), message(2, "b")]).await;
+    let metas = stored.expect("it is stored").envelope_metas;
+    let stored_ns = metas[0].server_ns;
+    assert!((before..=now()).contains(&stored_ns));
+    for meta in metas {
+        assert_eq!(meta.server_ns, stored_ns, "one reading");
+        assert_eq!(meta.expiry_ns, stored_ns + retention);
+    }
 }
 
 /// Holds publishes that have taken their ids until the test lets them go.

@@ -2,20 +2,19 @@
 //!
 //! ```toml
 //! [database]
-//! url = "sqlite:/var/lib/xmtp/backend.db3"    # or memory:, or postgres://user@host/name
+//! url = "sqlite:/var/lib/xmtp/backend.db3"    # or memory:, or postgres://user@host/name?sslmode=...
 //! replica_url = "env:REPLICA_URL"             # PostgreSQL only
 //! max_connections = 20
 //! max_statement_timeout_ms = 5000
 //! ```
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::file::resolve;
-use super::{ConfigError, Secret, check_positive, refuse};
+use super::{Address, ConfigError, Secret, check_positive, refuse};
 
 /// Where envelopes are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,8 +134,8 @@ pub(super) fn check(database: &Database, limits: &DatabaseLimits) -> Result<(), 
             ("database.replica_url", settings.replica_url.as_ref()),
         ];
         for (field, url) in urls {
-            if url.is_some_and(|url| !is_postgres(url.expose())) {
-                return refuse(field, "must be postgres://USER@HOST/NAME");
+            if let Some(Err(problem)) = url.map(Address::read) {
+                return refuse(field, problem);
             }
         }
     }
@@ -147,11 +146,4 @@ pub(super) fn check(database: &Database, limits: &DatabaseLimits) -> Result<(), 
             limits.max_statement_timeout_ms.into(),
         ),
     ])
-}
-
-fn is_postgres(url: &str) -> bool {
-    let schemes = ["postgres://", "postgresql://"];
-    let parsed = tokio_postgres::Config::from_str(url);
-    schemes.iter().any(|scheme| url.starts_with(scheme))
-        && parsed.is_ok_and(|parsed| !parsed.get_hosts().is_empty())
 }

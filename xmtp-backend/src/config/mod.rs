@@ -15,6 +15,7 @@ mod database;
 mod file;
 mod limits;
 mod mls;
+mod postgres;
 mod publish;
 mod retention;
 mod server;
@@ -41,6 +42,7 @@ pub use streams::{Publishing, Streams};
 pub use telemetry::{DEFAULT_METRICS_PORT, Telemetry};
 
 pub(crate) use address::check_address;
+pub(crate) use postgres::{Address, Authorities, Proof};
 pub(crate) use publish::published;
 
 /// Everything the server is told from outside.

@@ -64,7 +64,7 @@ const RACES: &[Race] = &[
     race(16, "an add of an active topic with another cursor", &[("tests/streams.rs", "adding_an_active_topic_changes_nothing"), MODEL]),
     race(17, "an update while the one before it reads heads", &[("src/session/tests.rs", "nothing_of_a_topic_is_sent_before_its_acknowledgement"), MODEL]),
     race(18, "a tail that is lost during catch-up", &[("src/stream/tests.rs", "a_tail_lost_during_catch_up_ends_the_stream_and_its_fetch")]),
-    race(19, "a row that is pruned while it is needed", &[("src/session/tests.rs", "only_a_scan_that_ended_moves_the_floor_without_rows")]),
+    race(19, "a row that is pruned while it is needed", &[("src/stream/pruned.rs", "what_is_pruned_while_it_is_needed_is_waited_for_by_nobody"), ("src/session/tests.rs", "only_a_scan_that_ended_moves_the_floor_without_rows")]),
     race(20, "a gap in a fetch that an abort left", &[(BOUNDARY, "an_undone_id_is_forgotten_by_a_boundary")]),
     race(21, "a retry while the first attempt is under way", &[("src/store/postgres/tests/publishing.rs", "a_retry_waits_for_the_first_attempt_and_finds_its_row")]),
     race(22, "an answer that is unread behind updates", &[("src/session/tests.rs", "an_answer_that_was_sent_in_time_counts_before_the_end"), ("src/stream/tests.rs", "an_answer_behind_updates_is_read_before_the_end")]),

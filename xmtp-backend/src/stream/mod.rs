@@ -10,6 +10,8 @@ mod shell;
 mod wire;
 
 #[cfg(test)]
+mod pruned;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use self::registry::Registry;
 use crate::config::Config;
 use crate::hooks::Hooks;
 use crate::limits::{
-    ADMITTED_TOPICS_BURST, ADMITTED_TOPICS_PER_SECOND, FETCH_TURNS, FETCHED_BYTES, FRAME_BYTES,
+    ADMITTED_TOPICS_BURST, ADMITTED_TOPICS_PER_SECOND, FETCHED_BYTES, FRAME_BYTES, STREAM_READS,
     TAIL_PAUSE, TURN_BYTES, TURN_QUANTUM_BYTES, TURN_ROWS, UNSHARED_OUTBOUND_BYTES,
 };
 use crate::services::unavailable;
@@ -140,8 +142,8 @@ struct Shared {
     settings: StreamSettings,
     hooks: Arc<dyn Hooks>,
     registry: Registry,
-    /// Counts turns.
-    turns: Semaphore,
+    /// Counts turns and reads of heads, which wait here without a limit and in the order they came.
+    reads: Semaphore,
     /// Counts the bytes of turns.
     fetched: Arc<Semaphore>,
     ledger: Arc<Ledger>,
@@ -164,7 +166,7 @@ impl Engine {
             settings,
             hooks,
             registry: Registry::default(),
-            turns: Semaphore::new(FETCH_TURNS),
+            reads: Semaphore::new(STREAM_READS),
             fetched: Arc::new(Semaphore::new(settings.all.fetched_bytes)),
             ledger: Arc::new(Ledger::new(settings.all.unshared_bytes)),
             admission: Admission::new(

@@ -274,13 +274,10 @@ async fn read_heads(shared: Arc<Shared>, topics: Vec<Topic>) -> Result<Vec<Seque
         if due > now {
             sleep_until(shared.instant(due)).await;
         }
-        heads.extend(
-            shared
-                .store
-                .heads(part.to_vec())
-                .await
-                .map_err(failed_read)?,
-        );
+        let permit = shared.reads.acquire().await;
+        let _permit = permit.map_err(|_| unavailable())?;
+        let read = shared.store.heads(part.to_vec());
+        heads.extend(read.await.map_err(failed_read)?);
     }
     reach(&shared, Point::HeadsRead).await?;
     Ok(heads)
@@ -292,7 +289,7 @@ async fn fetch(shared: Arc<Shared>, wants: Vec<Want>) -> Result<Turned, Status> 
     let room = shared.fetched.clone().acquire_many_owned(TURN_BYTES as u32);
     let room = room.await.map_err(|_| unavailable())?;
     let turn = {
-        let permit = shared.turns.acquire().await;
+        let permit = shared.reads.acquire().await;
         let _permit = permit.map_err(|_| unavailable())?;
         metrics::fetch_waited(asked.elapsed());
         let turn = shared.store.fetch_turn(wants, shared.settings.turn);

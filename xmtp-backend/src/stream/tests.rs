@@ -6,18 +6,18 @@ use tokio::time::timeout;
 use tonic::{Code, Status};
 use xmtp_proto::backend::v1::{PublishRequest, SubscribeRequest};
 
-use xmtp_proto::id::Topic;
+use xmtp_proto::id::{SequenceId, Topic};
 
 use super::*;
 use crate::hooks::{NoHooks, Point, SystemClock, Verdict};
-use crate::limits::WAITING_TOPICS;
+use crate::limits::{STREAM_READS, WAITING_TOPICS};
 use crate::services::Services;
 use crate::session::Frame;
 use crate::session::fixture::{group, ping, pong, update, zeros};
 use crate::store::{EnvelopeKey, Hash, MemoryStore, PreparedEnvelope};
 use crate::{Backend, Config};
 
-const PATIENCE: Tick = Tick::from_secs(20);
+pub(super) const PATIENCE: Tick = Tick::from_secs(20);
 
 async fn services() -> Services {
     Backend::services(&Config::ephemeral("org.example.test"))
@@ -107,14 +107,14 @@ async fn a_store_that_tells_no_more_ends_streams_as_unavailable() {
 
 /// Holds streams at one point until the test lets them go.
 #[derive(Debug)]
-struct HoldAt {
+pub(super) struct HoldAt {
     point: Point,
     reached: mpsc::UnboundedSender<()>,
-    go: Semaphore,
+    pub(super) go: Semaphore,
 }
 
 impl HoldAt {
-    fn new(point: Point) -> (Arc<Self>, mpsc::UnboundedReceiver<()>) {
+    pub(super) fn new(point: Point) -> (Arc<Self>, mpsc::UnboundedReceiver<()>) {
         let (reached, arrivals) = mpsc::unbounded_channel();
         let go = Semaphore::new(0);
         (Arc::new(Self { point, reached, go }), arrivals)
@@ -132,26 +132,34 @@ impl Hooks for HoldAt {
     }
 }
 
-/// An engine over a store in memory.
-struct Rig {
-    store: Arc<MemoryStore>,
-    engine: Engine,
+/// An engine over a store.
+pub(super) struct Rig {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) engine: Engine,
     stored: u64,
 }
 
 /// The client's end of a stream, as the transport sees it.
-struct Peer {
+pub(super) struct Peer {
     send: mpsc::UnboundedSender<Result<SubscribeRequest, Status>>,
     frames: RawFrames,
 }
 
 impl Rig {
     async fn new(hooks: Arc<dyn Hooks>, change: impl FnOnce(&mut StreamSettings)) -> Self {
+        let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
+        Self::over(store, hooks, change).await
+    }
+
+    pub(super) async fn over(
+        store: Arc<dyn Store>,
+        hooks: Arc<dyn Hooks>,
+        change: impl FnOnce(&mut StreamSettings),
+    ) -> Self {
         let mut config = Config::ephemeral("org.example.test");
         config.limits.max_update_burst = 1_000;
         let mut settings = StreamSettings::new(&config);
         change(&mut settings);
-        let store = Arc::new(MemoryStore::new(Arc::new(SystemClock)));
         let engine = Engine::start(store.clone(), settings, hooks).await;
         Self {
             engine: engine.expect("it starts"),
@@ -164,8 +172,8 @@ impl Rig {
         Self::new(Arc::new(NoHooks), change).await
     }
 
-    /// Stores an envelope of so many bytes.
-    async fn publish(&mut self, topic: Topic, bytes: usize) {
+    /// Stores an envelope of so many bytes, which expires at once; returns its id.
+    pub(super) async fn publish(&mut self, topic: Topic, bytes: usize) -> SequenceId {
         self.stored += 1;
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&self.stored.to_be_bytes());
@@ -176,17 +184,15 @@ impl Rig {
             },
             payload: zeros(bytes),
             is_commit_or_proposal: false,
-            retention_ns: None,
+            retention_ns: Some(1),
             identity: None,
             refused: None,
         };
-        self.store
-            .publish(vec![envelope])
-            .await
-            .expect("it is stored");
+        let stored = self.store.publish(vec![envelope]).await;
+        stored.expect("it is stored")[0].sequence_id
     }
 
-    async fn open(&self) -> Peer {
+    pub(super) async fn open(&self) -> Peer {
         let (send, mut receive) = mpsc::unbounded_channel();
         let requests = stream::poll_fn(move |cx| receive.poll_recv(cx));
         let frames = self.engine.subscribe(requests).expect("it opens");
@@ -197,7 +203,7 @@ impl Rig {
 }
 
 impl Peer {
-    fn send(&self, request: SubscribeRequest) {
+    pub(super) fn send(&self, request: SubscribeRequest) {
         self.send.send(Ok(request)).expect("it is read");
     }
 
@@ -206,11 +212,11 @@ impl Peer {
         next.expect("a frame in time").expect("no clean end")
     }
 
-    async fn frame(&mut self) -> Frame {
+    pub(super) async fn frame(&mut self) -> Frame {
         self.next().await.expect("no failure")
     }
 
-    async fn applied(&mut self) {
+    pub(super) async fn applied(&mut self) {
         let frame = self.frame().await;
         assert!(matches!(frame, Frame::Applied { .. }), "{frame:?}");
     }
@@ -413,6 +419,32 @@ async fn registrations_beyond_the_rate_wait_while_the_stream_goes_on() {
         rig.publish(group(1), 9).await;
         assert!(matches!(peer.frame().await, Frame::Messages(_)));
     }
+}
+
+/// A storm of reads of heads waits here and not in the store, where a wait has a limit and ends the
+/// stream, and that of whoever is catching up.
+///
+/// covers: STR-030
+#[tokio::test]
+async fn reads_of_heads_wait_for_their_turn_like_fetches() {
+    let mut rig = Rig::plain(|settings| {
+        settings.session.keepalive_interval = Tick::from_secs(3600);
+        settings.session.max_pong_wait = Tick::from_secs(7200);
+    })
+    .await;
+    rig.publish(group(1), 9).await;
+    let all = rig.engine.shared.reads.acquire_many(STREAM_READS as u32);
+    let all = all.await.expect("it stays open");
+    let mut peer = rig.open().await;
+    peer.send(update(1, &[(group(1), 0)], &[]));
+    for nonce in 1..50 {
+        peer.send(ping(nonce));
+        let next = peer.frame().await;
+        assert_eq!(next, Frame::Pong { nonce }, "no head is read yet");
+    }
+    drop(all);
+    peer.applied().await;
+    assert!(matches!(peer.frame().await, Frame::Messages(_)));
 }
 
 /// covers: STR-051, STR-052

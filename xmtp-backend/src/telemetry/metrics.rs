@@ -289,7 +289,7 @@ pub(crate) fn tailer_ready(ready: bool) {
     set(TAILER_READY, &[], f64::from(u8::from(ready)));
 }
 
-/// The boundary was closed, or not; `outcome` is `advanced`, `elsewhere` or `timeout`.
+/// The boundary was closed, or not; `outcome` is `advanced`, `shared`, `elsewhere` or `timeout`.
 pub(crate) fn boundary_advanced(outcome: &'static str) {
     count(BOUNDARY, &[("outcome", outcome)], 1);
 }

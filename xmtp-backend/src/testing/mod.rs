@@ -3,6 +3,8 @@
 
 mod credential;
 mod postgres;
+mod proxy;
 
 pub use credential::{judge_credential, read_key_set};
 pub use postgres::{Postgres, find_postgres};
+pub use proxy::{Proxy, Silence};

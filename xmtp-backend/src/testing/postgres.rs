@@ -3,14 +3,17 @@
 //! Each test process has at most one that its tests share, and tests that stop or kill a server start
 //! their own. A small shell is the parent of the server: it waits for the end of its input, which
 //! comes when the test process ends, however that happens, and then stops the server by its pid and
-//! removes its folder. The server listens on a socket in that folder and on no port.
+//! removes its folder. The server listens on a socket in that folder and on no port, but for one with
+//! TLS, which no server offers on such a socket.
 
 use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where Debian keeps the programs of each version.
@@ -77,6 +80,26 @@ impl Postgres {
 
     /// Starts a server of its own, with more settings; `None` as in [`Postgres::shared`].
     pub fn start(settings: &str) -> Option<Self> {
+        Self::start_with(settings, &[])
+    }
+
+    /// Starts a server of its own that offers TLS, with this certificate and its key as PEM, on the
+    /// address that is returned too; `None` as in [`Postgres::shared`].
+    pub fn start_with_tls(certificate: &str, key: &str) -> Option<(Self, Ipv4Addr)> {
+        // Its port is the usual one, so its address has to be its own.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = (std::process::id() << 3).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let [_, high, middle, low] = number.to_be_bytes();
+        let address = Ipv4Addr::new(127, 128 | high, middle, low);
+        let settings = format!(
+            "fsync = off\nlisten_addresses = '{address}'\nssl = on\n\
+             ssl_cert_file = 'certificate.pem'\nssl_key_file = 'key.pem'\n"
+        );
+        let files = [("certificate.pem", certificate), ("key.pem", key)];
+        Some((Self::start_with(&settings, &files)?, address))
+    }
+
+    fn start_with(settings: &str, files: &[(&str, &str)]) -> Option<Self> {
         let programs = found()?;
         let folder = new_folder().expect("a folder for the server");
         let mut initdb = as_owner(&programs.join("initdb"));
@@ -93,7 +116,15 @@ impl Postgres {
             &folder.join("data/postgresql.conf"),
             &format!("{SETTINGS}{settings}"),
         );
+        for (name, text) in files {
+            own_file(&folder.join("data").join(name), text).expect("a file of the server");
+        }
         Some(Self::run(programs, folder))
+    }
+
+    /// Returns the path of the socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
     }
 
     /// Starts a streaming replica of this server.
@@ -302,6 +333,16 @@ fn new_folder() -> io::Result<PathBuf> {
         std::os::unix::fs::chown(&folder, Some(owner.uid), Some(owner.gid))?;
     }
     Ok(folder)
+}
+
+/// Writes a file that only the owner of the server may read.
+fn own_file(path: &Path, text: &str) -> io::Result<()> {
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    match owner() {
+        Some(owner) => std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid)),
+        None => Ok(()),
+    }
 }
 
 fn append(path: &Path, text: &str) {

@@ -165,6 +165,11 @@ fn each_rule_of_the_inner_sections_names_its_field() {
             "url = \"postgres://h/n\"\nreplica_url = \"mysql://h/n\"",
             "database.replica_url",
         ),
+        ("url = \"postgres://h/n?sslmode=verify\"", "database.url"),
+        (
+            "url = \"postgres://h/n\"\nreplica_url = \"postgres://h/n?sslmode=verify-ca\"",
+            "database.replica_url",
+        ),
     ];
     for (more, field) in cases {
         refuses(&database(more), field);

@@ -70,7 +70,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Stopped;
 
-pub(super) const NOW_NS: u64 = 1_700_000_000_000_000_000;
+const NOW_NS: u64 = 1_700_000_000_000_000_000;
 
 impl Clock for Stopped {
     fn now_ns(&self) -> u64 {
@@ -103,6 +103,19 @@ async fn sqlite_conforms() {
         SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap()
     })
     .await;
+}
+
+/// An engine without a clock of its own takes the server's.
+#[tokio::test]
+async fn rows_are_dated_by_the_clock_of_the_server() {
+    let memory = MemoryStore::new(Arc::new(Stopped));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db3");
+    let sqlite = SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap();
+    for store in [&memory as &dyn Store, &sqlite] {
+        let meta = store_one(store, envelope(group(1), "a")).await;
+        assert_eq!(meta.server_ns, NOW_NS);
+    }
 }
 
 pub(super) fn group(number: u8) -> Topic {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// After everything that the cases store with a retention has expired.
-const LATER_NS: u64 = NOW_NS + 1001;
+const LATER_NS: u64 = i64::MAX.unsigned_abs();
 
 /// Prunes in steps of `rows` to the end; returns how many rows each step deleted.
 async fn prune(store: &dyn Store, now_ns: u64, rows: usize) -> Vec<usize> {
@@ -27,10 +27,13 @@ async fn read(store: &dyn Store, topic: Topic) -> Vec<SequenceId> {
 }
 
 pub(super) async fn only_what_has_expired_is_pruned(store: &dyn Store) {
-    let ids = fill(store, group(1), &["a", "b"]).await;
-    assert_eq!(prune(store, NOW_NS + 1000, 9).await, [0]);
+    let first = store_one(store, envelope(group(1), "a")).await;
+    let second = store_one(store, envelope(group(1), "b")).await;
+    let expiry_ns = first.expiry_ns.unwrap();
+    assert_eq!(prune(store, expiry_ns, 9).await, [0]);
+    let ids = [first.sequence_id, second.sequence_id];
     assert_eq!(read(store, group(1)).await, ids);
-    assert_eq!(prune(store, LATER_NS, 9).await, [1]);
+    assert_eq!(prune(store, expiry_ns + 1, 9).await, [1]);
     assert_eq!(read(store, group(1)).await, ids[1..]);
 }
 
@@ -58,8 +61,7 @@ pub(super) async fn what_never_expires_is_never_pruned(store: &dyn Store) {
     let ids = fill(store, group(1), &["a", "b"]).await;
     let first = store_one(store, update(1, "x", SequenceId::ZERO, 9)).await;
     store_one(store, update(1, "y", first.sequence_id, 9)).await;
-    let far = i64::MAX.unsigned_abs();
-    assert_eq!(prune(store, far, 9).await.iter().sum::<usize>(), 1);
+    assert_eq!(prune(store, LATER_NS, 9).await.iter().sum::<usize>(), 1);
     assert_eq!(read(store, group(1)).await, [commit, ids[1]]);
     let history = store.identity_history(inbox_topic(1)).await.unwrap();
     assert_eq!(history.entries.len(), 2);

@@ -4,18 +4,23 @@
 //! sequence is read only then, by a later statement, and the barrier is let go at once. The boundary is
 //! written after that: it is seen only by snapshots that also see all it speaks of, on a replica too,
 //! because commits are replayed in their order.
+//!
+//! Servers share what any of them has drawn: one whose replica lags behind a boundary that stands on
+//! the primary waits for the replica, and does not hold publishes back for another one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
-use tokio::sync::Notify;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::Error;
 use xmtp_proto::id::SequenceId;
 
-use super::connect::{Fault, Parameters, code};
+use super::connect::Parameters;
+use super::fault::{Fault, Trouble, within};
 use super::statements::{BARRIER, BOUNDARY_TURN, LOCK, TRY_LOCK};
-use crate::limits::{BARRIER_REST, BOUNDARY_CHECK, DATABASE_SLACK};
+use super::tail::BOUNDARY;
+use crate::limits::{BARRIER_REST, BOUNDARY_CHECK, DATABASE_ANSWER_TIME, DATABASE_SLACK};
 use crate::telemetry::metrics;
 
 /// What one attempt brought.
@@ -23,6 +28,8 @@ use crate::telemetry::metrics;
 pub(super) enum Attempt {
     /// The boundary stands here or higher.
     Closed(SequenceId),
+    /// It stands here, as high as it is wanted; another server has moved it.
+    Shared(SequenceId),
     /// Another server tries just now.
     Elsewhere,
     /// A publish did not end in time; the barrier was let go.
@@ -34,6 +41,7 @@ impl Attempt {
     fn name(&self) -> &'static str {
         match self {
             Self::Closed(_) => "advanced",
+            Self::Shared(_) => "shared",
             Self::Elsewhere => "elsewhere",
             Self::TimedOut => "timeout",
         }
@@ -57,51 +65,70 @@ impl Boundary {
         }
     }
 
-    /// Moves the boundary to the present, however long that takes.
-    pub(super) async fn close(&self) -> Result<SequenceId, Error> {
+    /// Moves the boundary to the present, or only to `wanted` if that is given and another server
+    /// has done so; however long it takes.
+    pub(super) async fn close(&self, wanted: Option<SequenceId>) -> Result<SequenceId, Trouble> {
         loop {
-            let attempt = self.attempt().await?;
+            let attempt = self.attempt(wanted).await?;
             metrics::boundary_advanced(attempt.name());
             match attempt {
-                Attempt::Closed(boundary) => return Ok(boundary),
-                Attempt::Elsewhere => tokio::time::sleep(self.pause).await,
+                Attempt::Closed(boundary) | Attempt::Shared(boundary) => return Ok(boundary),
+                Attempt::Elsewhere => sleep(self.pause).await,
                 // While it waited, publishes waited behind it; they get their share of the time.
-                Attempt::TimedOut => tokio::time::sleep(self.max_wait * BARRIER_REST).await,
+                Attempt::TimedOut => sleep(self.max_wait * BARRIER_REST).await,
             }
         }
     }
 
-    /// Moves the boundary whenever asked, at most once per pause; returns when its connection is
-    /// lost.
-    pub(super) async fn run(self, requests: Arc<Notify>) {
+    /// Moves the boundary whenever it is wanted above `settled`, at most once per pause; returns
+    /// when its connection is lost or nobody wants anything any more.
+    pub(super) async fn run(self, mut wanted: watch::Receiver<SequenceId>, start: SequenceId) {
+        let mut settled = start;
         loop {
-            let asked = tokio::time::timeout(BOUNDARY_CHECK, requests.notified()).await;
-            if asked.is_err() && !self.client.is_closed() {
-                continue;
+            let above = wanted.wait_for(|wanted| *wanted > settled);
+            let asked = timeout(BOUNDARY_CHECK, above).await;
+            let wanted = match asked.map(|asked| asked.map(|wanted| *wanted)) {
+                Ok(Ok(wanted)) => wanted,
+                Err(_) if !self.client.is_closed() => continue,
+                Ok(Err(_)) | Err(_) => return,
+            };
+            match self.close(Some(wanted)).await {
+                Ok(boundary) => settled = settled.max(boundary),
+                Err(trouble) => {
+                    tracing::warn!(code = trouble.code(), "the database draws no boundary");
+                    return;
+                }
             }
-            if let Err(error) = self.close().await {
-                tracing::warn!(code = code(&error), "the database does not draw a boundary");
-                return;
-            }
-            tokio::time::sleep(self.pause).await;
+            sleep(self.pause).await;
         }
     }
 
-    pub(super) async fn attempt(&self) -> Result<Attempt, Error> {
+    pub(super) async fn attempt(&self, wanted: Option<SequenceId>) -> Result<Attempt, Trouble> {
+        within(self.max_wait + DATABASE_ANSWER_TIME, self.try_once(wanted)).await
+    }
+
+    async fn try_once(&self, wanted: Option<SequenceId>) -> Result<Attempt, Error> {
         let client = &self.client;
         let try_turn = client.prepare_cached(TRY_LOCK).await?;
         let lock = client.prepare_cached(LOCK).await?;
+        let stands = client.prepare_cached(BOUNDARY).await?;
         let begin = format!(
             "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}",
             self.max_wait.as_millis(),
             (self.max_wait + DATABASE_SLACK).as_millis(),
         );
-        let (begun, turn) = tokio::join!(
+        let (begun, turn, stands) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             client.query_one(&try_turn, &[&BOUNDARY_TURN]),
+            client.query_one(&stands, &[]),
         );
         begun?;
+        let stands = id(stands?.try_get(0)?);
+        if wanted.is_some_and(|wanted| stands >= wanted) {
+            client.batch_execute("ROLLBACK").await?;
+            return Ok(Attempt::Shared(stands));
+        }
         if !turn?.try_get::<_, bool>(0)? {
             client.batch_execute("ROLLBACK").await?;
             return Ok(Attempt::Elsewhere);
@@ -123,9 +150,7 @@ impl Boundary {
         ended?;
         let given: i64 = given?.try_get(0)?;
         self.raise(given).await?;
-        Ok(Attempt::Closed(SequenceId::saturating(
-            given.unsigned_abs(),
-        )))
+        Ok(Attempt::Closed(id(given)))
     }
 
     async fn raise(&self, closed: i64) -> Result<(), Error> {
@@ -142,6 +167,10 @@ impl Boundary {
         raised?;
         ended
     }
+}
+
+fn id(value: i64) -> SequenceId {
+    SequenceId::saturating(value.unsigned_abs())
 }
 
 /// The last id that was given; the sequence shows it whatever the snapshot.

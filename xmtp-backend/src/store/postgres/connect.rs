@@ -1,4 +1,4 @@
-//! Connections: how they behave, how they are shared, and what their errors mean.
+//! Connections: how they behave, and how they are shared.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use deadpool_postgres::{
     ClientWrapper, Hook, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, NoTls, Row};
+use tokio_postgres::{Error, Row};
 
 use super::SetupError;
-use crate::config::Secret;
+use super::fault::{Fault, Trouble, code, of_fault, of_pool, within};
+use super::tls::Connector;
+use crate::config::{Address, Secret};
 use crate::limits::{
-    DATABASE_CONNECT_TIME, DATABASE_KEEPALIVE, DATABASE_SLACK, FETCH_TURNS, READ_ATTEMPTS,
+    DATABASE_CONNECT_TIME, DATABASE_KEEPALIVE, DATABASE_SLACK, READ_ATTEMPTS, STREAM_READS,
 };
 use crate::store::ReadError;
 
@@ -24,39 +25,59 @@ pub(super) type Parameters<'p> = [&'p (dyn ToSql + Sync)];
 /// How the connections of this program are known to the database.
 const APPLICATION: &str = "xmtp-backend";
 
-/// Reads the address of a database; an error shows none of it.
-pub(super) fn parse(url: &Secret) -> Result<tokio_postgres::Config, SetupError> {
-    let parsed = url.expose().parse::<tokio_postgres::Config>();
-    let mut config = parsed.map_err(|_| SetupError::Address)?;
-    config
-        .application_name(APPLICATION)
-        .connect_timeout(DATABASE_CONNECT_TIME)
-        .keepalives(true)
-        .keepalives_idle(DATABASE_KEEPALIVE)
-        .keepalives_interval(DATABASE_KEEPALIVE)
-        .tcp_user_timeout(DATABASE_KEEPALIVE * 3);
-    Ok(config)
+/// A database server, and how it is reached.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    config: tokio_postgres::Config,
+    tls: Connector,
 }
 
-/// Opens a connection that nobody shares; dropping it closes it.
-pub(super) async fn connect(
-    config: &tokio_postgres::Config,
-    purpose: &str,
-) -> Result<ClientWrapper, Error> {
-    let mut config = config.clone();
-    config.application_name(format!("{APPLICATION} {purpose}"));
-    let (client, connection) = config.connect(NoTls).await?;
-    let task = tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::warn!(code = code(&error), "a connection to the database ended");
+impl Server {
+    /// Reads the address of a server, and the authorities that it names; an error shows none of it.
+    pub(super) fn parse(url: &Secret) -> Result<Self, SetupError> {
+        let address = Address::read(url).map_err(|_| SetupError::Address)?;
+        let tls = Connector::new(&address.proof)?;
+        let mut config = address.server;
+        config
+            .application_name(APPLICATION)
+            .connect_timeout(DATABASE_CONNECT_TIME)
+            .keepalives(true)
+            .keepalives_idle(DATABASE_KEEPALIVE)
+            .keepalives_interval(DATABASE_KEEPALIVE)
+            .tcp_user_timeout(DATABASE_KEEPALIVE * 3);
+        Ok(Self { config, tls })
+    }
+
+    /// Opens a connection that nobody shares; dropping it closes it.
+    pub(super) async fn connect(&self, purpose: &str) -> Result<ClientWrapper, Trouble> {
+        let mut config = self.config.clone();
+        config.application_name(format!("{APPLICATION} {purpose}"));
+        let connect = config.connect(self.tls.clone());
+        let (client, connection) = within(DATABASE_CONNECT_TIME, connect).await?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(code = code(&error), "a connection to the database ended");
+            }
+        });
+        Ok(ClientWrapper::new(client, task))
+    }
+
+    /// Creates a pool whose new connections must pass `hook`; who finds none free waits for as long as
+    /// `patience`, or for as long as it takes.
+    pub(super) fn pool(&self, size: usize, patience: Option<Duration>, hook: Option<Hook>) -> Pool {
+        let (config, tls) = (self.config.clone(), self.tls.clone());
+        let recycling_method = RecyclingMethod::Fast;
+        let manager = Manager::from_config(config, tls, ManagerConfig { recycling_method });
+        let mut builder = Pool::builder(manager)
+            .max_size(size)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(patience)
+            .create_timeout(Some(DATABASE_CONNECT_TIME));
+        if let Some(hook) = hook {
+            builder = builder.post_create(hook);
         }
-    });
-    Ok(ClientWrapper::new(client, task))
-}
-
-/// Returns the code of an error for the log, which shows no value.
-pub(super) fn code(error: &Error) -> &str {
-    error.code().map_or("connection", SqlState::code)
+        builder.build().expect("timeouts have a runtime")
+    }
 }
 
 /// How the connections to one database are divided.
@@ -75,7 +96,7 @@ impl Sizes {
     pub(super) fn of(max_connections: usize) -> Self {
         let shared = max_connections.saturating_sub(Self::DEDICATED);
         let publishes = (shared / 3).max(1);
-        let turns = (shared / 4).clamp(1, FETCH_TURNS);
+        let turns = (shared / 4).clamp(1, STREAM_READS);
         Self {
             publishes,
             queries: shared.saturating_sub(publishes + turns).max(1),
@@ -90,7 +111,7 @@ pub(super) struct Lane {
     pool: Pool,
     /// Opens the transaction of one read.
     begin: String,
-    /// How long a call may wait for a connection, and how long for its answer.
+    /// How long a call may wait for its answer.
     patience: Duration,
 }
 
@@ -103,24 +124,38 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
+    /// Creates a lane whose new connections must pass `hook`. Who finds none free is told so in time.
     pub(super) fn new(
-        config: &tokio_postgres::Config,
-        size: usize,
-        max_statement_time: Duration,
-    ) -> Self {
-        Self::with_hook(config, size, max_statement_time, None)
-    }
-
-    /// Creates a lane whose new connections must pass `hook`.
-    pub(super) fn with_hook(
-        config: &tokio_postgres::Config,
+        server: &Server,
         size: usize,
         max_statement_time: Duration,
         hook: Option<Hook>,
     ) -> Self {
+        let wait = Some(max_statement_time + DATABASE_SLACK);
+        Self::with_wait(server, size, max_statement_time, hook, wait)
+    }
+
+    /// Creates a lane for callers whose number is bounded: they wait for a connection for as long as
+    /// it takes the others, each of which lets go in time.
+    pub(super) fn for_few(
+        server: &Server,
+        size: usize,
+        max_statement_time: Duration,
+        hook: Option<Hook>,
+    ) -> Self {
+        Self::with_wait(server, size, max_statement_time, hook, None)
+    }
+
+    fn with_wait(
+        server: &Server,
+        size: usize,
+        max_statement_time: Duration,
+        hook: Option<Hook>,
+        wait: Option<Duration>,
+    ) -> Self {
         let patience = max_statement_time + DATABASE_SLACK;
         Self {
-            pool: pool(config, size, patience, hook),
+            pool: server.pool(size, wait, hook),
             begin: format!(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {}",
                 max_statement_time.as_millis()
@@ -187,26 +222,6 @@ impl Lane {
     }
 }
 
-/// Creates a pool whose new connections must pass `hook`.
-pub(super) fn pool(
-    config: &tokio_postgres::Config,
-    size: usize,
-    patience: Duration,
-    hook: Option<Hook>,
-) -> Pool {
-    let recycling_method = RecyclingMethod::Fast;
-    let manager = Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method });
-    let mut builder = Pool::builder(manager)
-        .max_size(size)
-        .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(patience))
-        .create_timeout(Some(DATABASE_CONNECT_TIME));
-    if let Some(hook) = hook {
-        builder = builder.post_create(hook);
-    }
-    builder.build().expect("timeouts have a runtime")
-}
-
 /// A connection that a read has to itself.
 pub(super) struct Session {
     pub(super) lease: Lease,
@@ -263,89 +278,5 @@ impl Drop for Lease {
         if let Some(object) = self.0.take() {
             drop(Object::take(object));
         }
-    }
-}
-
-/// What an error of the database means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The server undid the transaction to let another one through, or to catch up.
-    Again,
-    /// The connection is gone.
-    Closed,
-    /// A statement or a transaction took too long.
-    TimedOut,
-    /// A lock was not to be had in time.
-    LockTimeout,
-    /// The server can not serve now.
-    Unavailable,
-    /// The server refuses a statement that it should take.
-    Refused,
-}
-
-impl Fault {
-    /// Returns its name in the numbers.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Again => "again",
-            Self::Closed => "closed",
-            Self::TimedOut => "timeout",
-            Self::LockTimeout => "lock_timeout",
-            Self::Unavailable => "unavailable",
-            Self::Refused => "refused",
-        }
-    }
-
-    pub(super) fn of(error: &Error) -> Self {
-        let Some(code) = error.code() else {
-            return Self::Closed;
-        };
-        match *code {
-            SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => Self::Again,
-            SqlState::QUERY_CANCELED | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => {
-                Self::TimedOut
-            }
-            SqlState::LOCK_NOT_AVAILABLE => Self::LockTimeout,
-            SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => Self::Closed,
-            _ => Self::of_class(code.code()),
-        }
-    }
-
-    fn of_class(code: &str) -> Self {
-        match code.get(..2) {
-            // The limit of a transaction's time, which the driver has no name for.
-            _ if code == "25P04" => Self::TimedOut,
-            Some("08") => Self::Closed,
-            Some("21" | "22" | "23" | "42") => Self::Refused,
-            _ => Self::Unavailable,
-        }
-    }
-}
-
-fn of_pool(error: PoolError) -> ReadError {
-    match error {
-        PoolError::Timeout(_) => ReadError::TimedOut,
-        PoolError::Closed => ReadError::Unavailable,
-        error => {
-            tracing::warn!(code = pool_code(&error), "the database can not be reached");
-            ReadError::Unavailable
-        }
-    }
-}
-
-/// Returns the code of an error for the log, which shows no value.
-pub(super) fn pool_code(error: &PoolError) -> &str {
-    match error {
-        PoolError::Backend(error) => code(error),
-        PoolError::Timeout(_) => "timeout",
-        _ => "pool",
-    }
-}
-
-fn of_fault(fault: Fault) -> ReadError {
-    match fault {
-        Fault::TimedOut | Fault::LockTimeout => ReadError::TimedOut,
-        Fault::Refused => ReadError::Broken("the database refuses a read"),
-        Fault::Again | Fault::Closed | Fault::Unavailable => ReadError::Unavailable,
     }
 }

@@ -7,13 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::Client;
 
 use super::SetupError;
-use super::connect::{Lane, connect};
+use super::connect::{Lane, Server};
+use super::fault::{Trouble, within};
+use super::guard;
+use crate::limits::DATABASE_ANSWER_TIME;
 
 /// The timeline of a replica is the one of its last checkpoint; the present one is not told there.
 const IDENTITY: &str = "
@@ -35,8 +37,8 @@ pub(super) struct Identity {
 }
 
 /// Asks a connection which server it leads to.
-pub(super) async fn identity(client: &Client) -> Result<Identity, Error> {
-    let row = client.query_one(IDENTITY, &[]).await?;
+pub(super) async fn identity(client: &Client) -> Result<Identity, Trouble> {
+    let row = within(DATABASE_ANSWER_TIME, client.query_one(IDENTITY, &[])).await?;
     Ok(Identity {
         system_identifier: row.try_get(0)?,
         timeline: row.try_get(1)?,
@@ -50,7 +52,7 @@ pub(super) async fn identity(client: &Client) -> Result<Identity, Error> {
 /// Where streams read.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) config: tokio_postgres::Config,
+    pub(super) server: Server,
     size: usize,
     max_statement_time: Duration,
     serving: Mutex<(Lane, Identity)>,
@@ -60,16 +62,16 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) async fn open(
-        config: tokio_postgres::Config,
+        server: Server,
         size: usize,
         max_statement_time: Duration,
     ) -> Result<Self, SetupError> {
-        let client = connect(&config, "setup").await?;
+        let client = server.connect("setup").await?;
         let identity = identity(&client).await?;
         let strays = Arc::new(watch::Sender::new(0));
-        let lane = lane(&config, size, max_statement_time, &identity, &strays);
+        let lane = lane(&server, size, max_statement_time, &identity, &strays);
         Ok(Self {
-            config,
+            server,
             size,
             max_statement_time,
             serving: Mutex::new((lane, identity)),
@@ -90,7 +92,7 @@ impl Endpoint {
         }
         serving.0.close();
         let (size, time) = (self.size, self.max_statement_time);
-        let lane = lane(&self.config, size, time, &identity, &self.strays);
+        let lane = lane(&self.server, size, time, &identity, &self.strays);
         *serving = (lane, identity);
     }
 
@@ -101,24 +103,13 @@ impl Endpoint {
 }
 
 fn lane(
-    config: &tokio_postgres::Config,
+    server: &Server,
     size: usize,
     max_statement_time: Duration,
     expected: &Identity,
     strays: &Arc<watch::Sender<u64>>,
 ) -> Lane {
-    let (expected, strays) = (Arc::new(expected.clone()), strays.clone());
-    let hook = Hook::async_fn(move |client, _| {
-        let (expected, strays) = (expected.clone(), strays.clone());
-        Box::pin(async move {
-            let found = identity(client).await.map_err(HookError::Backend)?;
-            if found == *expected {
-                return Ok(());
-            }
-            tracing::warn!("a connection leads to another server than the one that streams follow");
-            strays.send_modify(|strays| *strays += 1);
-            Err(HookError::message("another server"))
-        })
-    });
-    Lane::with_hook(config, size, max_statement_time, Some(hook))
+    let hook = guard::same_server(expected, strays);
+    // Streams bound how many of them read at a time.
+    Lane::for_few(server, size, max_statement_time, Some(hook))
 }

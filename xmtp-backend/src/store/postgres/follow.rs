@@ -4,22 +4,29 @@
 //! keeps the topic's order. Reading the two from two snapshots would not: a low row that became visible
 //! between them would come after a higher one.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row};
 use xmtp_proto::id::SequenceId;
 
 use super::Shared;
-use super::connect::{Fault, Parameters, code};
+use super::connect::Parameters;
 use super::decode::{column, envelope, integer};
+use super::fault::{Fault, Trouble, within};
 use super::gaps::Gaps;
+use super::pace::Pace;
 use super::read::bigint;
 use super::tail::BOUNDARY;
 use crate::hooks::{Point, Verdict};
-use crate::limits::{GAP_PATIENCE, POLL_ATTEMPTS, TAIL_PAGE_BYTES, TAIL_PAGE_ROWS};
+use crate::limits::{
+    DATABASE_ANSWER_TIME, DATABASE_SLACK, GAP_PATIENCE, POLL_ATTEMPTS, TAIL_PAGE_BYTES,
+    TAIL_PAGE_ROWS,
+};
 use crate::store::record::Envelope;
 use crate::store::{ReadError, TailError};
 use crate::telemetry::{metrics, step};
@@ -88,14 +95,8 @@ impl Pages {
 /// Why a poll ended early.
 #[derive(Debug)]
 enum Failed {
-    Database(Error),
+    Database(Trouble),
     Tail(TailError),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Database(error)
-    }
 }
 
 impl From<ReadError> for Failed {
@@ -110,8 +111,11 @@ impl From<ReadError> for Failed {
 pub(super) struct Follower {
     shared: Arc<Shared>,
     client: ClientWrapper,
-    /// Asks for the boundary to be moved.
-    requests: Arc<Notify>,
+    /// Asks for the boundary to be moved to an id.
+    wanted: watch::Sender<SequenceId>,
+    pace: Pace,
+    /// How long an answer of the database may take.
+    patience: Duration,
     begin: String,
     skipped: String,
     new: String,
@@ -131,13 +135,16 @@ impl Follower {
         shared: Arc<Shared>,
         client: ClientWrapper,
         start: SequenceId,
-        requests: Arc<Notify>,
+        wanted: watch::Sender<SequenceId>,
     ) -> Self {
-        let limit = shared.settings.max_statement_time.as_millis();
+        let time = shared.settings.max_statement_time;
+        let limit = time.as_millis();
         Self {
+            pace: Pace::new(shared.settings.poll_interval),
             shared,
             client,
-            requests,
+            wanted,
+            patience: time + DATABASE_SLACK,
             begin: format!(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
                  SET LOCAL statement_timeout = {limit}"
@@ -165,12 +172,25 @@ impl Follower {
         pages.end(error).await;
     }
 
-    /// Asks for a boundary if a gap is old enough to be settled by one.
+    /// Asks for a boundary at the last gap that is old enough to be settled by one.
     fn ask_for_boundary(&self) {
-        let oldest = self.gaps.oldest();
-        if oldest.is_some_and(|since| since.elapsed() >= GAP_PATIENCE) {
-            self.requests.notify_one();
-        }
+        let since = Instant::now().checked_sub(GAP_PATIENCE);
+        let Some(last) = since.and_then(|since| self.gaps.last_of(since)) else {
+            return;
+        };
+        let last = SequenceId::saturating(last.unsigned_abs());
+        self.wanted.send_if_modified(|wanted| {
+            let is_higher = last > *wanted;
+            *wanted = last.max(*wanted);
+            is_higher
+        });
+    }
+
+    /// Asks the database, and does not wait for ever: a frozen one ends nothing by itself.
+    async fn ask<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Failed> {
+        within(self.patience, answer)
+            .await
+            .map_err(Failed::Database)
     }
 
     async fn poll_on(&mut self, pages: &Pages) -> TailError {
@@ -187,15 +207,15 @@ impl Follower {
                 Ok(false) if closed => return TailError::Final,
                 Ok(false) => failures = 0,
                 Err(Failed::Tail(error)) => return error,
-                Err(Failed::Database(error)) => {
+                Err(Failed::Database(trouble)) => {
                     failures += 1;
-                    if !self.survives(&error, failures).await {
+                    if !self.survives(&trouble, failures).await {
                         return TailError::Lost;
                     }
                 }
             }
             self.ask_for_boundary();
-            let pause = tokio::time::sleep(self.shared.settings.poll_interval);
+            let pause = tokio::time::sleep(self.pace.pause(Instant::now()));
             tokio::select! {
                 _ = news.changed() => {}
                 () = pause => {}
@@ -205,29 +225,40 @@ impl Follower {
 
     /// Says whether the next poll may try again: a replica cancels reads that hold it up, and what
     /// was given out so far was given out in order.
-    async fn survives(&self, error: &Error, failures: u32) -> bool {
-        let passing = matches!(Fault::of(error), Fault::Again | Fault::TimedOut);
-        tracing::warn!(code = code(error), passing, "a poll of the database failed");
-        metrics::database_failed(Fault::of(error).name());
-        passing && failures < POLL_ATTEMPTS && self.client.batch_execute("ROLLBACK").await.is_ok()
+    async fn survives(&self, trouble: &Trouble, failures: u32) -> bool {
+        let passing = matches!(trouble.fault(), Fault::Again | Fault::TimedOut);
+        tracing::warn!(
+            code = trouble.code(),
+            passing,
+            "a poll of the database failed"
+        );
+        metrics::database_failed(trouble.fault().name());
+        if !passing || failures >= POLL_ATTEMPTS {
+            return false;
+        }
+        let undone = self.client.batch_execute("ROLLBACK");
+        within(DATABASE_ANSWER_TIME, undone).await.is_ok()
     }
 
     /// Reads one snapshot; true if there may be more behind what was read.
     async fn poll(&mut self, pages: &Pages) -> Result<bool, Failed> {
-        let boundary = self.client.prepare_cached(BOUNDARY).await?;
-        let (begun, boundary) = tokio::join!(
-            biased;
-            self.client.batch_execute(&self.begin),
-            self.client.query_one(&boundary, &[]),
-        );
-        begun?;
-        let boundary: i64 = column(&boundary?, 0)?;
+        let boundary = self.ask(async {
+            let boundary = self.client.prepare_cached(BOUNDARY).await?;
+            let (begun, boundary) = tokio::join!(
+                biased;
+                self.client.batch_execute(&self.begin),
+                self.client.query_one(&boundary, &[]),
+            );
+            begun?;
+            boundary
+        });
+        let boundary: i64 = column(&boundary.await?, 0)?;
         self.give_skipped(pages).await?;
         if self.shared.hooks.reach(Point::GapsRead).await == Verdict::Unavailable {
             return Err(Failed::Tail(TailError::Lost));
         }
         let page = self.page(&self.new, None, self.cursor).await?;
-        self.client.batch_execute("COMMIT").await?;
+        self.ask(self.client.batch_execute("COMMIT")).await?;
         self.pass(&page.rows);
         pages.give(page.rows).await;
         // Absence and boundary were seen by one snapshot.
@@ -260,6 +291,9 @@ impl Follower {
     /// Moves the cursor over new rows and remembers the ids between them.
     fn pass(&mut self, rows: &[Envelope]) {
         let now = Instant::now();
+        if !rows.is_empty() {
+            self.pace.found(now);
+        }
         for row in rows {
             let id = integer(row.meta.sequence_id);
             self.gaps.skip(self.cursor + 1, id - 1, now);
@@ -273,19 +307,16 @@ impl Follower {
         ranges: Option<&(Vec<i64>, Vec<i64>)>,
         after: i64,
     ) -> Result<Page, Failed> {
-        let statement = self.client.prepare_cached(sql).await?;
         let (limit, bytes) = (bigint(TAIL_PAGE_ROWS), bigint(TAIL_PAGE_BYTES));
-        let found = match ranges {
-            None => {
-                self.client
-                    .query(&statement, &[&after, &limit, &bytes])
-                    .await?
-            }
-            Some((first, last)) => {
-                let parameters: &Parameters<'_> = &[&after, &limit, &bytes, first, last];
-                self.client.query(&statement, parameters).await?
-            }
-        };
+        let found = self.ask(async {
+            let statement = self.client.prepare_cached(sql).await?;
+            let parameters: &Parameters<'_> = match ranges {
+                None => &[&after, &limit, &bytes],
+                Some((first, last)) => &[&after, &limit, &bytes, first, last],
+            };
+            self.client.query(&statement, parameters).await
+        });
+        let found = found.await?;
         let counted: i64 = found.first().map_or(Ok(0), |row| column(row, 0))?;
         let rows = found.iter().map(|row: &Row| envelope(row, 1));
         let rows = rows.collect::<Result<Vec<_>, ReadError>>()?;

@@ -61,9 +61,12 @@ impl Gaps {
         bounds.map(|(first, range)| (*first, range.last)).unzip()
     }
 
-    /// Returns when the oldest range was skipped.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.ranges.values().map(|range| range.since).min()
+    /// Returns the greatest id that was skipped at `since` or before and is still absent.
+    pub(super) fn last_of(&self, since: Instant) -> Option<i64> {
+        let mut ranges = self.ranges.values().rev();
+        ranges
+            .find(|range| range.since <= since)
+            .map(|range| range.last)
     }
 }
 
@@ -104,12 +107,15 @@ mod tests {
         gaps.skip(5, 9, young);
         gaps.close(1);
         assert_eq!(
-            (bounds(&gaps), gaps.oldest()),
-            (vec![(2, 3), (5, 9)], Some(old))
+            (bounds(&gaps), gaps.last_of(old), gaps.last_of(young)),
+            (vec![(2, 3), (5, 9)], Some(3), Some(9))
         );
         gaps.close(6);
-        assert_eq!((bounds(&gaps), gaps.oldest()), (vec![(7, 9)], Some(young)));
+        assert_eq!(
+            (bounds(&gaps), gaps.last_of(old), gaps.last_of(young)),
+            (vec![(7, 9)], None, Some(9))
+        );
         gaps.close(i64::MAX);
-        assert_eq!((gaps.len(), gaps.oldest()), (0, None));
+        assert_eq!((gaps.len(), gaps.last_of(young)), (0, None));
     }
 }

@@ -17,11 +17,14 @@ mod boundary;
 mod connect;
 mod decode;
 mod endpoint;
+mod fault;
 mod fence;
 mod fetch;
 mod follow;
 mod gaps;
+mod guard;
 mod open;
+mod pace;
 mod prune;
 mod publish;
 mod publishers;
@@ -30,6 +33,7 @@ mod statements;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +45,7 @@ use xmtp_proto::id::{InboxId, SequenceId, Topic};
 pub use self::fence::fence;
 pub use self::open::SetupError;
 
-use self::connect::{Lane, Sizes};
+use self::connect::{Lane, Server, Sizes};
 use self::endpoint::Endpoint;
 use self::publish::Publisher;
 use self::publishers::Publishers;
@@ -51,7 +55,7 @@ use super::record::{
 };
 use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::config::{Config, PostgresSettings, Secret};
-use crate::hooks::{Clock, Hooks};
+use crate::hooks::Hooks;
 use crate::telemetry::step;
 
 /// What the store is told.
@@ -108,7 +112,7 @@ pub struct PostgresStore {
 struct Shared {
     settings: PostgresOptions,
     hooks: Arc<dyn Hooks>,
-    primary: tokio_postgres::Config,
+    primary: Server,
     /// Reads that see every acknowledged publish.
     queries: Lane,
     /// Reads that may lag.
@@ -131,26 +135,25 @@ impl PostgresStore {
     ///
     /// - Refuses a database that another deployment or a newer version owns, and one whose history
     ///   was cut since it was last fenced.
+    /// - Times of envelopes are the database's.
     pub async fn open(
         settings: PostgresOptions,
-        clock: Arc<dyn Clock>,
         hooks: Arc<dyn Hooks>,
     ) -> Result<Self, SetupError> {
-        let primary = connect::parse(&settings.url)?;
+        let primary = Server::parse(&settings.url)?;
         let version = open::prepare(&primary, &settings.identifier).await?;
         let sizes = Sizes::of(settings.max_connections);
-        let replica = settings.replica_url.as_ref().map(connect::parse);
+        let replica = settings.replica_url.as_ref().map(Server::parse);
         let replica = replica.transpose()?;
         let reads = replica.as_ref().unwrap_or(&primary);
         let time = settings.max_statement_time;
         let endpoint = Endpoint::open(reads.clone(), sizes.turns, time).await?;
-        let queries = Lane::new(&primary, sizes.queries, time);
+        let queries = Lane::new(&primary, sizes.queries, time, Some(guard::primary()));
         let lookups = match &replica {
-            Some(replica) => Lane::new(replica, sizes.queries, time),
+            Some(replica) => Lane::new(replica, sizes.queries, time, None),
             None => queries.clone(),
         };
-        let publisher =
-            Publisher::new(&primary, sizes.publishes, &settings, version, clock, &hooks);
+        let publisher = Publisher::new(&primary, sizes.publishes, &settings, version, &hooks);
         let shared = Arc::new(Shared {
             settings,
             hooks,
@@ -212,7 +215,7 @@ impl Store for PostgresStore {
     }
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
-        let opened = step!("tailer.bootstrap", tail::open(&self.shared));
+        let opened = step!("tailer.bootstrap", Box::pin(tail::open(&self.shared)));
         Ok(Box::new(opened.await?))
     }
 

@@ -3,11 +3,15 @@
 use std::future::Future;
 
 use deadpool_postgres::ClientWrapper;
+use tokio::time::timeout;
 use tokio_postgres::Error;
 
-use super::connect::{code, connect};
+use super::connect::Server;
 use super::endpoint::{Identity, identity};
+use super::fault::{Trouble, code, within};
 use super::statements::{LOCK, MIGRATION};
+use super::tls;
+use crate::limits::{DATABASE_ANSWER_TIME, DATABASE_SETUP_TIME};
 
 /// The steps from an empty database to the tables of this build; step N leads to version N.
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001.sql")];
@@ -21,6 +25,17 @@ pub enum SetupError {
     /// The address can not be read.
     #[error("database.url or database.replica_url is not an address of PostgreSQL")]
     Address,
+    /// What an address names for TLS can not be used.
+    #[error(
+        "sslrootcert of database.url or database.replica_url holds no certificates that can be used"
+    )]
+    Authorities,
+    /// No connection with TLS, where the address asks for it.
+    #[error("no TLS with the database: {why}")]
+    Tls {
+        /// What went wrong, and what to do.
+        why: String,
+    },
     /// The server is too old.
     #[error("the database server has version {found}; 15 is the oldest that works")]
     OldServer {
@@ -48,34 +63,54 @@ pub enum SetupError {
     Unfenced,
     /// The database can not be reached or refuses.
     #[error("the database can not be used: {}", code(.0))]
-    Database(#[from] Error),
+    Database(Error),
+    /// The database accepts connections and does not answer.
+    #[error("the database does not answer in time; see that it runs and is not stopped")]
+    Silent,
+}
+
+impl From<Error> for SetupError {
+    fn from(error: Error) -> Self {
+        match tls::failure(&error) {
+            Some(why) => Self::Tls { why },
+            None => Self::Database(error),
+        }
+    }
+}
+
+impl From<Trouble> for SetupError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Database(error) => error.into(),
+            Trouble::Silent => Self::Silent,
+        }
+    }
 }
 
 /// Creates or updates the tables and checks whose they are; returns the version of the server.
 ///
 /// - Servers that start at the same time do this one after another.
-pub(super) async fn prepare(
-    config: &tokio_postgres::Config,
-    identifier: &str,
-) -> Result<i32, SetupError> {
-    let client = connect(config, "setup").await?;
+pub(super) async fn prepare(server: &Server, identifier: &str) -> Result<i32, SetupError> {
+    let client = server.connect("setup").await?;
     let version = server_version(&client).await?;
     let here = identity(&client).await?;
     if here.is_replica {
         return Err(SetupError::Replica);
     }
-    transaction(&client, || async {
+    let setup = transaction(&client, || async {
         client.query(LOCK, &[&MIGRATION]).await?;
         migrate(&client).await?;
         claim(&client, identifier, &here).await
-    })
-    .await?;
+    });
+    let setup = timeout(DATABASE_SETUP_TIME, setup).await;
+    setup.unwrap_or(Err(SetupError::Silent))?;
     Ok(version)
 }
 
 async fn server_version(client: &ClientWrapper) -> Result<i32, SetupError> {
     let sql = "SELECT current_setting('server_version_num')::integer";
-    let version: i32 = client.query_one(sql, &[]).await?.try_get(0)?;
+    let row = within(DATABASE_ANSWER_TIME, client.query_one(sql, &[])).await?;
+    let version: i32 = row.try_get(0)?;
     if version < OLDEST_SERVER {
         let found = version / 10_000;
         return Err(SetupError::OldServer { found });
@@ -152,7 +187,7 @@ pub(super) async fn check_history(
     here: &Identity,
 ) -> Result<(), SetupError> {
     let sql = "SELECT system_identifier, timeline FROM deployment";
-    let row = client.query_one(sql, &[]).await?;
+    let row = within(DATABASE_ANSWER_TIME, client.query_one(sql, &[])).await?;
     let stored: (i64, i32) = (row.try_get(0)?, row.try_get(1)?);
     if stored == (here.system_identifier, here.timeline) {
         Ok(())

@@ -11,19 +11,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, Hook, HookError, Pool};
+use deadpool_postgres::{ClientWrapper, Pool};
 use tokio_postgres::{Error, Statement};
 use xmtp_proto::id::{SequenceId, Topic};
 
-use super::connect::{Fault, Lease, Parameters, code, pool, pool_code};
+use super::PostgresOptions;
+use super::connect::{Lease, Parameters, Server};
 use super::decode::{column, position};
-use super::endpoint::identity;
-use super::open::check_history;
+use super::fault::{Fault, code, pool_code, within};
+use super::guard;
 use super::read::stored;
 use super::statements as sql;
-use super::{PostgresOptions, SetupError};
-use crate::hooks::{Clock, Hooks, Point, Verdict};
-use crate::limits::{DATABASE_SLACK, PUBLISH_ATTEMPTS};
+use crate::hooks::{Hooks, Point, Verdict};
+use crate::limits::{DATABASE_ANSWER_TIME, DATABASE_SLACK, PUBLISH_ATTEMPTS};
 use crate::store::decide::{Facts, decide, new_meta};
 use crate::store::record::{EnvelopeKey, Meta, PreparedEnvelope};
 use crate::store::{PublishError, ReadError};
@@ -47,7 +47,6 @@ pub(super) struct Publisher {
     pool: Pool,
     begin: String,
     max_time: Duration,
-    clock: Arc<dyn Clock>,
     hooks: Arc<dyn Hooks>,
 }
 
@@ -66,7 +65,7 @@ impl From<Error> for Failed {
         match Fault::of(&error) {
             Fault::Again | Fault::Closed => Self::Again,
             Fault::Refused => Self::With(PublishError::Broken("the database refuses a publish")),
-            Fault::TimedOut | Fault::LockTimeout | Fault::Unavailable => {
+            Fault::TimedOut | Fault::LockTimeout | Fault::Silent | Fault::Unavailable => {
                 Self::With(PublishError::Unavailable)
             }
         }
@@ -84,23 +83,23 @@ struct Locked {
     heads: HashMap<Topic, SequenceId>,
     stored: HashMap<EnvelopeKey, Meta>,
     entries: HashMap<Topic, u32>,
+    /// The time of the database, in nanoseconds since 1970.
+    now_ns: u64,
 }
 
 impl Publisher {
     pub(super) fn new(
-        config: &tokio_postgres::Config,
+        server: &Server,
         size: usize,
         settings: &PostgresOptions,
         server_version: i32,
-        clock: Arc<dyn Clock>,
         hooks: &Arc<dyn Hooks>,
     ) -> Self {
         let max_time = settings.max_publish_time;
         Self {
-            pool: pool(config, size, max_time, Some(whole_history())),
+            pool: server.pool(size, Some(max_time), Some(guard::whole_history())),
             begin: begin(max_time, server_version),
             max_time,
-            clock,
             hooks: hooks.clone(),
         }
     }
@@ -145,7 +144,7 @@ impl Publisher {
     async fn commit(&self, client: &ClientWrapper, prepared: Prepared) -> Option<Vec<Outcome>> {
         if !prepared.stores {
             // Nothing hangs on the answer; a connection that gives none is closed and not used again.
-            let _ = client.batch_execute("ROLLBACK").await;
+            let _ = within(DATABASE_ANSWER_TIME, client.batch_execute("ROLLBACK")).await;
             return Some(prepared.outcomes);
         }
         let commit = tokio::time::timeout(self.max_time, client.batch_execute("COMMIT")).await;
@@ -159,10 +158,9 @@ impl Publisher {
         client: &ClientWrapper,
         requests: &[&Request],
     ) -> Result<Prepared, Failed> {
-        let locked = step!("publish.locks", self.lock(client, requests)).await?;
+        let locked = step!("publish.locks", Box::pin(self.lock(client, requests))).await?;
         self.reach(Point::TopicsLocked).await?;
-        // Within the locks, so that there is one reading and it is late.
-        let server_ns = self.clock.now_ns();
+        let server_ns = locked.now_ns;
         let (mut outcomes, mut rows) =
             (Vec::with_capacity(requests.len()), NewRows::new(server_ns));
         for request in requests {
@@ -209,7 +207,7 @@ impl Publisher {
         let by_topic: &Parameters<'_> = &[&topics];
         let by_key: &Parameters<'_> = &[&key_topics, &hashes];
         let by_inbox: &Parameters<'_> = &[&inboxes];
-        let (begun, identity, opened, heads, barrier, stored_rows, entries) = tokio::join!(
+        let (begun, identity, opened, heads, barrier, now, stored_rows, entries) = tokio::join!(
             biased;
             client.batch_execute(&self.begin),
             async {
@@ -221,6 +219,7 @@ impl Publisher {
             client.execute(&known.open_heads, by_topic),
             client.query(&known.lock_heads, by_topic),
             client.execute(&known.lock_shared, &[&sql::BARRIER]),
+            client.query_one(&known.now, &[]),
             client.query(&known.stored, by_key),
             async {
                 match with_identity {
@@ -234,8 +233,10 @@ impl Publisher {
         opened?;
         let heads = heads?;
         barrier?;
+        let now_ns: i64 = column(&now?, 0)?;
         let (stored_rows, entries) = (stored_rows?, entries?);
         let mut locked = Locked {
+            now_ns: now_ns.cast_unsigned(),
             heads: HashMap::with_capacity(heads.len()),
             stored: stored(&stored_rows)?,
             entries: HashMap::new(),
@@ -261,30 +262,10 @@ struct Prepared {
     stores: bool,
 }
 
-/// Refuses a connection to a database whose history was cut: it would give ids twice.
-fn whole_history() -> Hook {
-    Hook::async_fn(|client, _| {
-        Box::pin(async move {
-            let here = identity(client).await.map_err(HookError::Backend)?;
-            // Once promoted, its history may be a cut one, and nobody would look again.
-            if here.is_replica {
-                return Err(HookError::message("a replica takes no publishes"));
-            }
-            match check_history(client, &here).await {
-                Ok(()) => Ok(()),
-                Err(SetupError::Database(error)) => Err(HookError::Backend(error)),
-                Err(error) => {
-                    tracing::error!(%error, "nothing can be published");
-                    Err(HookError::message("the history was cut"))
-                }
-            }
-        })
-    })
-}
-
 struct LockStatements {
     lock: Statement,
     lock_shared: Statement,
+    now: Statement,
     open_heads: Statement,
     lock_heads: Statement,
     stored: Statement,
@@ -297,6 +278,7 @@ impl LockStatements {
         Ok(Self {
             lock: client.prepare_cached(sql::LOCK).await?,
             lock_shared: client.prepare_cached(sql::LOCK_SHARED).await?,
+            now: client.prepare_cached(sql::NOW).await?,
             open_heads: client.prepare_cached(sql::OPEN_HEADS).await?,
             lock_heads: client.prepare_cached(sql::LOCK_HEADS).await?,
             stored: client.prepare_cached(sql::STORED).await?,

@@ -15,6 +15,10 @@ pub(super) const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
 pub(super) const LOCK_SHARED: &str = "SELECT pg_advisory_xact_lock_shared($1)";
 pub(super) const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock($1)";
 
+/// Reads the clock of the database in nanoseconds since 1970. Whoever runs it after its locks gets one
+/// reading that is late.
+pub(super) const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint";
+
 /// Creates the rows that a publish is about to lock, in the order of their bytes.
 pub(super) const OPEN_HEADS: &str = "
 INSERT INTO topic_head (topic, last_sequence_id)

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::ClientWrapper;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_postgres::Error;
 use xmtp_proto::id::SequenceId;
 
 use super::boundary::Boundary;
-use super::connect::{code, connect};
 use super::endpoint::identity;
+use super::fault::{Trouble, within};
 use super::follow::{Follower, Pages};
 use super::open::check_history;
 use super::{SetupError, Shared};
+use crate::limits::DATABASE_ANSWER_TIME;
 use crate::store::record::Envelope;
 use crate::store::{Tail, TailError};
 
@@ -43,27 +43,24 @@ impl Tail for PostgresTail {
 ///   not left out, because the tail begins behind the boundary.
 pub(super) async fn open(shared: &Arc<Shared>) -> Result<PostgresTail, TailError> {
     let (boundary, start) = draw(shared).await?;
-    let client = connect(&shared.endpoint.config, "tail")
-        .await
-        .map_err(lost)?;
+    let client = shared.endpoint.server.connect("tail").await.map_err(lost)?;
     let strays = shared.endpoint.strays();
     shared
         .endpoint
         .follow(identity(&client).await.map_err(lost)?);
     wait_for_boundary(&client, start, shared).await?;
 
-    let requests = Arc::new(Notify::new());
+    let (wanted, asked) = watch::channel(start);
     let (send, pages) = mpsc::channel(1);
     let mut tasks = JoinSet::new();
     let (failed, boundary_failed) = tokio::sync::oneshot::channel();
-    let wanted = requests.clone();
     tasks.spawn(async move {
-        boundary.run(wanted).await;
+        boundary.run(asked, start).await;
         tracing::warn!("the boundary can not be moved");
         // The follower may have ended before.
         let _ = failed.send(());
     });
-    let follower = Follower::new(shared.clone(), client, start, requests);
+    let follower = Follower::new(shared.clone(), client, start, wanted);
     tasks.spawn(follower.run(Pages::new(send), boundary_failed, strays));
     Ok(PostgresTail {
         pages,
@@ -73,11 +70,12 @@ pub(super) async fn open(shared: &Arc<Shared>) -> Result<PostgresTail, TailError
 
 /// Connects to the primary and draws a boundary.
 async fn draw(shared: &Shared) -> Result<(Boundary, SequenceId), TailError> {
-    let client = connect(&shared.primary, "boundary").await.map_err(lost)?;
+    let client = shared.primary.connect("boundary").await.map_err(lost)?;
     let here = identity(&client).await.map_err(lost)?;
     match check_history(&client, &here).await {
         Ok(()) => {}
         Err(SetupError::Database(error)) => return Err(lost(error)),
+        Err(SetupError::Silent) => return Err(lost(Trouble::Silent)),
         Err(error) => {
             // Ids may be given twice on a history that was cut.
             tracing::error!(%error, "the store can not go on");
@@ -86,7 +84,7 @@ async fn draw(shared: &Shared) -> Result<(Boundary, SequenceId), TailError> {
     }
     let settings = &shared.settings;
     let boundary = Boundary::new(client, settings.max_barrier_wait, settings.poll_interval);
-    let start = boundary.close().await.map_err(lost)?;
+    let start = boundary.close(None).await.map_err(lost)?;
     Ok((boundary, start))
 }
 
@@ -97,7 +95,8 @@ async fn wait_for_boundary(
     shared: &Shared,
 ) -> Result<(), TailError> {
     loop {
-        let row = client.query_one(BOUNDARY, &[]).await.map_err(lost)?;
+        let row = within(DATABASE_ANSWER_TIME, client.query_one(BOUNDARY, &[])).await;
+        let row = row.map_err(lost)?;
         let shown: i64 = row.try_get(0).map_err(lost)?;
         if SequenceId::saturating(shown.unsigned_abs()) >= start {
             return Ok(());
@@ -109,7 +108,8 @@ async fn wait_for_boundary(
     }
 }
 
-fn lost(error: Error) -> TailError {
-    tracing::warn!(code = code(&error), "the tail of the database is lost");
+fn lost(trouble: impl Into<Trouble>) -> TailError {
+    let trouble = trouble.into();
+    tracing::warn!(code = trouble.code(), "the tail of the database is lost");
     TailError::Lost
 }

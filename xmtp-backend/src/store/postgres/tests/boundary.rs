@@ -21,13 +21,10 @@ async fn a_late_low_id_is_given_out_when_it_comes() {
         store_one(&store, envelope(group(2), "b")).await;
         assert_eq!(texts(&mut tail, 1).await, ["b"]);
         // The boundary is asked for and tried, and does not pass the publish that is under way.
-        let config = connect::parse(&settings.url).expect("an address");
-        let client = connect::connect(&config, "test")
-            .await
-            .expect("a connection");
+        let client = connection(&settings).await;
         let boundary = Boundary::new(client, settings.max_barrier_wait, PATIENCE);
         assert_eq!(
-            boundary.attempt().await.expect("an answer"),
+            boundary.attempt(None).await.expect("an answer"),
             Attempt::TimedOut
         );
         assert_eq!(sql(&settings, CLOSED).await, "0");
@@ -174,13 +171,10 @@ async fn the_boundary_never_falls_and_one_server_tries_at_a_time() {
     let Some(settings) = fresh() else { return };
     let store = open(&settings).await;
     store_one(&store, envelope(group(1), "a")).await;
-    let config = connect::parse(&settings.url).expect("an address");
-    let client = connect::connect(&config, "test")
-        .await
-        .expect("a connection");
+    let client = connection(&settings).await;
     let boundary = Boundary::new(client, settings.max_barrier_wait, PATIENCE);
     assert_eq!(
-        boundary.attempt().await.expect("an answer"),
+        boundary.attempt(None).await.expect("an answer"),
         Attempt::Closed(1.into())
     );
     sql(
@@ -189,20 +183,48 @@ async fn the_boundary_never_falls_and_one_server_tries_at_a_time() {
     )
     .await;
     assert_eq!(
-        boundary.attempt().await.expect("an answer"),
+        boundary.attempt(None).await.expect("an answer"),
         Attempt::Closed(1.into())
     );
     assert_eq!(sql(&settings, CLOSED).await, "50");
-    let other = connect::connect(&config, "test")
-        .await
-        .expect("a connection");
+    let other = connection(&settings).await;
     let turn = format!(
         "BEGIN; SELECT pg_advisory_xact_lock({})",
         statements::BOUNDARY_TURN
     );
     other.batch_execute(&turn).await.expect("a lock");
     assert_eq!(
-        boundary.attempt().await.expect("an answer"),
+        boundary.attempt(None).await.expect("an answer"),
         Attempt::Elsewhere
     );
+}
+
+/// A server whose replica lags asks for a boundary that stands already.
+#[tokio::test]
+async fn servers_share_the_boundary_that_one_of_them_has_drawn() {
+    let Some(settings) = fresh() else { return };
+    let store = open(&settings).await;
+    store_one(&store, envelope(group(1), "a")).await;
+    let boundary = async || {
+        let client = connection(&settings).await;
+        Boundary::new(client, settings.max_barrier_wait, PATIENCE)
+    };
+    let (one, two) = (boundary().await, boundary().await);
+    let drawn = one.attempt(Some(1.into())).await.expect("an answer");
+    assert_eq!(drawn, Attempt::Closed(1.into()));
+    // Whoever takes the barrier now has to wait for a publish, and others behind it.
+    let (hooks, mut held) = Hold::at(Point::Allocated);
+    let late = open_with(&settings, hooks).await;
+    let publish = store_one(&late, envelope(group(1), "b"));
+    let others = async {
+        let held = arrival(&mut held).await;
+        let shared = two.attempt(Some(1.into())).await.expect("an answer");
+        assert_eq!(shared, Attempt::Shared(1.into()));
+        let above = two.attempt(Some(2.into())).await.expect("an answer");
+        assert_eq!(above, Attempt::TimedOut);
+        held.send(Verdict::Go).expect("it is held");
+    };
+    tokio::join!(publish, others);
+    let drawn = two.attempt(Some(2.into())).await.expect("an answer");
+    assert_eq!(drawn, Attempt::Closed(2.into()));
 }

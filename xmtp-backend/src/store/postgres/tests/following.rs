@@ -1,6 +1,7 @@
 //! Tails that lose their connection, and streams that read a replica.
 
 use super::*;
+use crate::testing::Proxy;
 
 /// Ends the connections of one purpose.
 async fn terminate(settings: &PostgresOptions, purpose: &str) {
@@ -9,17 +10,6 @@ async fn terminate(settings: &PostgresOptions, purpose: &str) {
          WHERE datname = current_database() AND application_name = 'xmtp-backend {purpose}'"
     );
     until(settings, &statement, "t").await;
-}
-
-async fn ended(tail: &mut Box<dyn Tail>) -> TailError {
-    let ended = async {
-        loop {
-            if let Err(error) = tail.next().await {
-                return error;
-            }
-        }
-    };
-    timeout(PATIENCE, ended).await.expect("the tail ends")
 }
 
 #[tokio::test]
@@ -47,6 +37,23 @@ async fn a_boundary_that_cannot_be_moved_ends_the_tail() {
     store.tail().await.expect("another tail");
 }
 
+/// Reads of streams that find no connection free wait for those before them, however long those
+/// take: streams bound their number.
+#[tokio::test]
+async fn a_slow_read_of_a_stream_fails_none_behind_it() {
+    let Some(mut settings) = fresh() else { return };
+    (settings.max_connections, settings.max_statement_time) = (1, Duration::from_millis(50));
+    let store = open(&settings).await;
+    let lane = store.shared.endpoint.lane();
+    let slow = || async {
+        let never = lane.run(|_| std::future::pending::<Result<((), _), _>>());
+        assert_eq!(never.await, Err(ReadError::TimedOut));
+    };
+    let behind = async { store.heads(vec![group(1)]).await };
+    let ((), (), heads) = tokio::join!(biased; slow(), slow(), behind);
+    heads.expect("heads");
+}
+
 #[tokio::test]
 async fn a_tail_sees_what_another_server_stores() {
     let Some(settings) = fresh() else { return };
@@ -69,10 +76,7 @@ async fn streams_read_no_other_server_than_the_tail() {
     let Some(settings) = fresh() else { return };
     let store = open(&settings).await;
     let mut tail = store.tail().await.expect("a tail");
-    let config = connect::parse(&settings.url).expect("an address");
-    let client = connect::connect(&config, "test")
-        .await
-        .expect("a connection");
+    let client = connection(&settings).await;
     let mut other = endpoint::identity(&client).await.expect("an identity");
     other.timeline += 1;
     store.shared.endpoint.follow(other);
@@ -142,4 +146,39 @@ async fn a_boundary_is_seen_on_a_replica_no_sooner_than_what_it_speaks_of() {
     sql(&on_replica, "SELECT pg_wal_replay_resume()").await;
     assert_eq!(texts(&mut tail, 1).await, ["low"]);
     store.close().await;
+}
+
+/// A replica behind an address that led to the primary before, and is promoted later.
+#[tokio::test]
+async fn reads_that_must_see_what_was_acknowledged_never_land_on_a_replica() {
+    let Some(primary) = Postgres::start("") else {
+        return;
+    };
+    let url = primary.database();
+    let database = url.rsplit('/').next().expect("a name");
+    let proxy = Proxy::to(&primary).await;
+    let store = open(&settings(&proxy.address(database))).await;
+    fill(&store, group(1), &["a"]).await;
+    let replica = primary.replica();
+    replica.sql(database, "SELECT pg_wal_replay_pause()");
+    let on_replica = settings(&replica.address(database));
+    let paused = "SELECT pg_get_wal_replay_pause_state()";
+    until(&on_replica, paused, "paused").await;
+    fill(&store, group(1), &["b"]).await;
+    let ask = query(&[(group(1), 0)], 9);
+    proxy.lead_to(&replica);
+    let key = envelope(group(1), "b").key;
+    // Connections that are cut are tried again, until one leads to the replica.
+    let page = store.query(ask.clone()).await;
+    assert_eq!(page.expect_err("no page"), ReadError::Unavailable);
+    let stored = store.existing(vec![key]).await;
+    assert_eq!(stored, Err(ReadError::Unavailable));
+    let history = store.identity_history(group(1)).await;
+    assert_eq!(history.expect_err("no log"), ReadError::Unavailable);
+    replica.sql(database, "SELECT pg_wal_replay_resume()");
+    replica.sql(database, "SELECT pg_promote()");
+    let page = store.query(ask).await.expect("it is the primary now");
+    assert_eq!(payloads(&page.envelopes).first(), Some(&&b"a"[..]));
+    let publish = store.publish(vec![envelope(group(1), "c")]).await;
+    assert_eq!(publish, Err(PublishError::Unavailable), "it was not fenced");
 }

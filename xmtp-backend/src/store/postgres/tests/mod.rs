@@ -2,21 +2,24 @@
 //! is left after a loss. Each test has a database of its own, and stops the store at named points.
 
 mod boundary;
+mod encryption;
 mod following;
 mod publishing;
 mod setup;
+mod silence;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use deadpool_postgres::ClientWrapper;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::*;
-use crate::hooks::{NoHooks, Point, SystemClock, Verdict};
-use crate::store::conformance::{Stopped, envelope, fill, group, payloads, query, run, store_one};
+use crate::hooks::{NoHooks, Point, Verdict};
+use crate::store::conformance::{envelope, fill, group, payloads, query, run, store_one};
 use crate::testing::Postgres;
 
 /// How long anything may take; it can only fail a test.
@@ -48,16 +51,19 @@ async fn open(settings: &PostgresOptions) -> PostgresStore {
 }
 
 async fn open_with(settings: &PostgresOptions, hooks: Arc<dyn Hooks>) -> PostgresStore {
-    let opened = PostgresStore::open(settings.clone(), Arc::new(SystemClock), hooks).await;
+    let opened = PostgresStore::open(settings.clone(), hooks).await;
     opened.expect("the store opens")
+}
+
+/// Opens a connection beside the store.
+async fn connection(settings: &PostgresOptions) -> ClientWrapper {
+    let server = Server::parse(&settings.url).expect("an address");
+    server.connect("test").await.expect("a connection")
 }
 
 /// Runs SQL beside the store and returns the first value.
 async fn sql(settings: &PostgresOptions, sql: &str) -> String {
-    let config = connect::parse(&settings.url).expect("an address");
-    let client = connect::connect(&config, "test")
-        .await
-        .expect("a connection");
+    let client = connection(settings).await;
     let messages = client.simple_query(sql).await.expect("it runs");
     let value = messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
@@ -134,6 +140,18 @@ async fn texts(tail: &mut Box<dyn Tail>, count: usize) -> Vec<String> {
     texts
 }
 
+/// Waits until a tail ends.
+async fn ended(tail: &mut Box<dyn Tail>) -> TailError {
+    let ended = async {
+        loop {
+            if let Err(error) = tail.next().await {
+                return error;
+            }
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the tail ends")
+}
+
 #[tokio::test]
 async fn postgres_conforms() {
     let Some(server) = Postgres::shared() else {
@@ -141,7 +159,7 @@ async fn postgres_conforms() {
     };
     run(async || {
         let settings = settings(&server.database());
-        let opened = PostgresStore::open(settings, Arc::new(Stopped), Arc::new(NoHooks)).await;
+        let opened = PostgresStore::open(settings, Arc::new(NoHooks)).await;
         opened.expect("the store opens")
     })
     .await;

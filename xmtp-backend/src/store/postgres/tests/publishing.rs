@@ -223,10 +223,7 @@ async fn a_read_that_waits_too_long_is_told_so() {
     let Some(mut settings) = fresh() else { return };
     settings.max_statement_time = Duration::from_millis(200);
     let store = open(&settings).await;
-    let config = connect::parse(&settings.url).expect("an address");
-    let client = connect::connect(&config, "test")
-        .await
-        .expect("a connection");
+    let client = connection(&settings).await;
     client
         .batch_execute("BEGIN; LOCK TABLE envelope")
         .await

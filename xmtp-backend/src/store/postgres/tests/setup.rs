@@ -3,7 +3,7 @@
 use super::*;
 
 async fn refused(settings: &PostgresOptions) -> SetupError {
-    let opened = PostgresStore::open(settings.clone(), Arc::new(SystemClock), Arc::new(NoHooks));
+    let opened = PostgresStore::open(settings.clone(), Arc::new(NoHooks));
     opened.await.expect_err("it is refused")
 }
 
