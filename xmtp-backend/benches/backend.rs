@@ -16,6 +16,8 @@
 
 #[path = "backend/applied.rs"]
 mod applied;
+#[path = "backend/bare.rs"]
+mod bare;
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[path = "../tests/common/crowd/mod.rs"]
@@ -32,10 +34,15 @@ mod publish;
 mod query;
 #[path = "backend/report.rs"]
 mod report;
+#[path = "backend/rows.rs"]
+mod rows;
+#[path = "backend/store.rs"]
+mod store;
 #[path = "backend/streams.rs"]
 mod streams;
 
 use report::Report;
+use store::Store;
 
 fn main() {
     let names: Vec<String> = std::env::args()
@@ -50,27 +57,33 @@ fn main() {
         .expect("a runtime");
     let report = Report::new();
     runtime.block_on(async {
-        if wanted("publish") {
-            for connections in publish::CONNECTIONS {
-                publish::measure(&report, connections).await;
-            }
-        }
-        if wanted("query") {
-            query::measure(&report).await;
-        }
-        if wanted("fan_out") {
-            fan_out::measure(&report).await;
-        }
-        if wanted("latency") {
-            streams::latency(&report).await;
-        }
-        if wanted("applied") {
-            for topics in applied::TOPICS {
-                applied::measure(&report, topics).await;
-            }
+        for store in Store::all() {
+            measure_store(&report, &store, &wanted).await;
         }
         if wanted("idle_stream") || wanted("reconnect") {
             idle::measure(&report).await;
         }
     });
+}
+
+async fn measure_store(report: &Report, store: &Store, wanted: &dyn Fn(&str) -> bool) {
+    if wanted("publish") {
+        for connections in publish::CONNECTIONS {
+            publish::measure(report, store, connections).await;
+        }
+    }
+    if wanted("query") {
+        query::measure(report, store).await;
+    }
+    if wanted("fan_out") {
+        fan_out::measure(report, store).await;
+    }
+    if wanted("latency") {
+        streams::latency(report, store).await;
+    }
+    if wanted("applied") {
+        for topics in applied::TOPICS {
+            applied::measure(report, store, topics).await;
+        }
+    }
 }

@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension};
 use xmtp_proto::backend::v1::subscribe_request::Request;
 use xmtp_proto::backend::v1::subscribe_response::Response;
 use xmtp_proto::backend::v1::{Ping, PublishRequest};
 
-use crate::publish::{row, serve};
+use crate::bare::Bare;
 use crate::report::{RUNS, Report, median, percentile};
+use crate::rows::row;
+use crate::store::{Store, serve};
 use crate::streams::{Stream, connect};
 
 /// Topics of the update.
@@ -19,10 +20,9 @@ const REQUEST: usize = 1000;
 /// Pings that are timed while nothing else happens.
 const IDLE_PINGS: usize = 500;
 
-pub(crate) async fn measure(report: &Report, count: usize) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("ours.db3");
-    let running = serve(&path).await;
+pub(crate) async fn measure(report: &Report, store: &Store, count: usize) {
+    let database = store.database();
+    let running = serve(&database).await;
     let services = running.services();
     let mut topics = Vec::with_capacity(count);
     for first in (0..count).step_by(REQUEST) {
@@ -36,7 +36,7 @@ pub(crate) async fn measure(report: &Report, count: usize) {
             .expect("it is stored");
         topics.extend(rows.into_iter().map(|row| row.topic));
     }
-    let bare = Connection::open(&path).expect("it opens");
+    let bare = Bare::open(&database).await;
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let (mut idle, mut busy) = (Vec::new(), Vec::new());
     for run in 0..=RUNS {
@@ -50,7 +50,7 @@ pub(crate) async fn measure(report: &Report, count: usize) {
         let (took, pongs) = apply(&mut stream, &topics).await;
         busy.extend(pongs);
         let began = Instant::now();
-        let found = heads(&bare, &topics).expect("it is read");
+        let found = bare.heads(&topics).await;
         let limit_took = began.elapsed();
         assert_eq!(found, count, "every topic has a head");
         if run > 0 {
@@ -60,9 +60,23 @@ pub(crate) async fn measure(report: &Report, count: usize) {
     }
     running.stop().await;
     let labels = format!(r#""topics":{count},"#);
-    report.print("applied", &labels, median(ours), median(limit), "ms");
+    report.print(
+        "applied",
+        store.name(),
+        &labels,
+        median(ours),
+        median(limit),
+        "ms",
+    );
     let (busy, idle) = (percentile(&mut busy, 99), percentile(&mut idle, 99));
-    report.print("pong_while_applying", &labels, busy, idle, "ms");
+    report.print(
+        "pong_while_applying",
+        store.name(),
+        &labels,
+        busy,
+        idle,
+        "ms",
+    );
 }
 
 /// Sends the update and then pings until it is acknowledged.
@@ -84,15 +98,4 @@ async fn apply(stream: &mut Stream, topics: &[Vec<u8>]) -> (Duration, Vec<Durati
         }
         pongs.push(sent.elapsed());
     }
-}
-
-fn heads(connection: &Connection, topics: &[Vec<u8>]) -> rusqlite::Result<usize> {
-    let sql = "SELECT last_sequence_id FROM topic_head WHERE topic = ?1";
-    let mut select = connection.prepare_cached(sql)?;
-    let mut found = 0;
-    for topic in topics {
-        let head: Option<i64> = select.query_row([topic], |row| row.get(0)).optional()?;
-        found += usize::from(head.is_some());
-    }
-    Ok(found)
 }

@@ -21,8 +21,9 @@ use xmtp_proto::backend::v1::{
 };
 
 use crate::common::from;
-use crate::publish::{row, serve};
 use crate::report::{RUNS, Report, median, rate};
+use crate::rows::row;
+use crate::store::{Store, serve};
 use crate::streams::{Stream, open_many};
 
 const STREAMS: usize = 1000;
@@ -69,9 +70,8 @@ impl SubscriptionService for Bare {
     }
 }
 
-pub(crate) async fn measure(report: &Report) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let running = serve(&folder.path().join("ours.db3")).await;
+pub(crate) async fn measure(report: &Report, store: &Store) {
+    let running = serve(&store.database()).await;
     let services = running.services();
     let topic = row(0, 1).topic;
     let mut ours_streams = open_many(&running.endpoint(), STREAMS).await;
@@ -128,7 +128,14 @@ pub(crate) async fn measure(report: &Report) {
     drop(ours_streams);
     running.stop().await;
     let labels = format!(r#""streams":{STREAMS},"#);
-    report.print("fan_out", &labels, median(ours), median(limit), "env/s");
+    report.print(
+        "fan_out",
+        store.name(),
+        &labels,
+        median(ours),
+        median(limit),
+        "env/s",
+    );
 }
 
 /// Reads the rows that were just published.

@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use crate::common::IDENTIFIER;
 use crate::crowd::Server;
-use crate::publish::row;
 use crate::report::{Report, rate};
+use crate::rows::row;
 use crate::streams::{Stream, open_many};
 
 /// Streams of one round, and at the most.
@@ -46,14 +46,14 @@ pub(crate) async fn measure(report: &Report) {
     let limit = rate(count, began.elapsed());
     let each = (resident_kib(server.id()) - before) / count as f64;
     let labels = format!(r#""streams":{count},"#);
-    report.print("idle_stream", &labels, each, MAX_KIB, "KiB");
+    report.print("idle_stream", "sqlite", &labels, each, MAX_KIB, "KiB");
 
     let server = server.kill_and_start().await;
     drop(streams);
     let began = Instant::now();
     let streams = open(server.endpoint(), count).await;
     let ours = rate(streams.len(), began.elapsed());
-    report.print("reconnect", &labels, ours, limit, "streams/s");
+    report.print("reconnect", "sqlite", &labels, ours, limit, "streams/s");
     server.kill().await;
 }
 

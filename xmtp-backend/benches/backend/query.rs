@@ -1,13 +1,13 @@
 //! Pages of a hundred envelopes through the calls, against a bare select of the same rows.
 
-use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
 use xmtp_proto::backend::v1::{Cursor, PublishRequest, QueryRequest, Topic, TopicQuery};
 
-use crate::publish::{bare, insert, row, serve};
+use crate::bare::Bare;
 use crate::report::{RUNS, Report, median, rate};
+use crate::rows::row;
+use crate::store::{Store, serve};
 
 const TOPICS: usize = 16;
 const PAGE: usize = 100;
@@ -18,10 +18,9 @@ const REQUEST: usize = 500;
 /// Pages of one run and round.
 const PAGES: usize = 500;
 
-pub(crate) async fn measure(report: &Report) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let running = serve(&folder.path().join("ours.db3")).await;
-    let bare = bare(&folder.path().join("bare.db3")).await;
+pub(crate) async fn measure(report: &Report, store: &Store) {
+    let running = serve(&store.database()).await;
+    let bare = Bare::create(store).await;
     let services = running.services();
     let rows: Vec<_> = (0..STORED).map(|number| row(number, TOPICS)).collect();
     let mut last = 0;
@@ -31,7 +30,7 @@ pub(crate) async fn measure(report: &Report) {
             .publish(PublishRequest { envelopes })
             .await
             .expect("it is stored");
-        last = insert(&bare, rows, last).expect("it is stored");
+        last = bare.insert(rows, last).await;
     }
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
     let places = (STORED - 2 * TOPICS * PAGE) as u64;
@@ -60,7 +59,7 @@ pub(crate) async fn measure(report: &Report) {
                 .len();
             ours_took += began.elapsed();
             let began = Instant::now();
-            let bare = select(&bare, topic, after as i64).expect("it is read");
+            let bare = bare.select(topic, after as i64, PAGE as i64).await;
             limit_took += began.elapsed();
             assert_eq!((found, bare), (PAGE, PAGE), "both sides read the same rows");
         }
@@ -70,21 +69,12 @@ pub(crate) async fn measure(report: &Report) {
         }
     }
     running.stop().await;
-    report.print("query", "", median(ours), median(limit), "env/s");
-}
-
-fn select(connection: &Connection, topic: &[u8], after: i64) -> rusqlite::Result<usize> {
-    let sql = "SELECT sequence_id, topic, message_hash, server_ns, expiry_ns,
-                      is_commit_or_proposal, payload
-               FROM envelope WHERE topic = ?1 AND sequence_id > ?2 ORDER BY sequence_id LIMIT ?3";
-    let mut select = connection.prepare_cached(sql)?;
-    let mut rows = select.query((topic, after, PAGE as i64))?;
-    let mut count = 0;
-    while let Some(row) = rows.next()? {
-        for column in 0..7 {
-            black_box(row.get_ref(column)?);
-        }
-        count += 1;
-    }
-    Ok(count)
+    report.print(
+        "query",
+        store.name(),
+        "",
+        median(ours),
+        median(limit),
+        "env/s",
+    );
 }

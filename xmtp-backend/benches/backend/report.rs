@@ -20,10 +20,18 @@ impl Report {
     }
 
     /// Prints a figure; `labels` are further fields as JSON.
-    pub(crate) fn print(&self, measure: &str, labels: &str, ours: f64, limit: f64, unit: &str) {
+    pub(crate) fn print(
+        &self,
+        measure: &str,
+        store: &str,
+        labels: &str,
+        ours: f64,
+        limit: f64,
+        unit: &str,
+    ) {
         let ratio = ours / limit;
         println!(
-            r#"{{"bench":"backend","measure":"{measure}","store":"sqlite",{labels}"ours":{ours:.2},"limit":{limit:.2},"ratio":{ratio:.3},"unit":"{unit}"}}"#
+            r#"{{"bench":"backend","measure":"{measure}","store":"{store}",{labels}"ours":{ours:.2},"limit":{limit:.2},"ratio":{ratio:.3},"unit":"{unit}"}}"#
         );
     }
 }

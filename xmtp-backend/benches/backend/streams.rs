@@ -14,8 +14,9 @@ use xmtp_proto::backend::v1::{
     PublishRequest, SubscribeRequest, SubscribeResponse, Topic, TopicQuery,
 };
 
-use crate::publish::{row, serve};
 use crate::report::{Report, percentile};
+use crate::rows::row;
+use crate::store::{Store, serve};
 
 /// Streams that share a connection; a server allows no more.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -99,10 +100,17 @@ pub(crate) async fn connect(endpoint: &str) -> Channel {
 }
 
 /// Times an envelope from its publish to its delivery; the limit is its acknowledgement.
-pub(crate) async fn latency(report: &Report) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let running = serve(&folder.path().join("ours.db3")).await;
-    let mut stream = Stream::open(connect(&running.endpoint()).await).await;
+///
+/// - On PostgreSQL it is published through one server and delivered by another.
+pub(crate) async fn latency(report: &Report, store: &Store) {
+    let database = store.database();
+    let running = serve(&database).await;
+    let second = match store {
+        Store::Sqlite(_) => None,
+        Store::Postgres(_) => Some(serve(&database).await),
+    };
+    let deliverer = second.as_ref().unwrap_or(&running).endpoint();
+    let mut stream = Stream::open(connect(&deliverer).await).await;
     let mut client = PublishServiceClient::new(connect(&running.endpoint()).await);
     stream.add(&[row(0, 1).topic]).await;
     stream.applied().await;
@@ -123,11 +131,15 @@ pub(crate) async fn latency(report: &Report) {
         );
         stored.expect("it is stored");
     }
-    running.stop().await;
+    drop(stream);
+    let servers = 1 + usize::from(second.is_some());
+    for server in [Some(running), second].into_iter().flatten() {
+        server.stop().await;
+    }
     for percent in [50, 99] {
         let ours = percentile(&mut delivered, percent);
         let limit = percentile(&mut acknowledged, percent);
-        let labels = format!(r#""percentile":{percent},"#);
-        report.print("latency", &labels, ours, limit, "ms");
+        let labels = format!(r#""servers":{servers},"percentile":{percent},"#);
+        report.print("latency", store.name(), &labels, ours, limit, "ms");
     }
 }
