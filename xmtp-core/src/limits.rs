@@ -86,6 +86,13 @@ pub const WELCOME_POINTER_LONGEST_PAUSE: Duration = Duration::from_secs(7_200);
 /// How often blocked Welcomes are looked at again.
 pub const WELCOME_RECHECK_INTERVAL: Duration = Duration::from_secs(3_600);
 
+/// Ids between two fences of a restored backend: what comes from another block than what was
+/// received before may come from another history.
+pub const BACKEND_FENCE_IDS: u64 = 1 << 32;
+/// How much earlier than its expiry an envelope may be gone from the backend, by a clock that is
+/// not the backend's.
+pub const EXPIRY_MARGIN: Duration = Duration::from_secs(86_400);
+
 /// First pause before a head is tried again after a local failure.
 pub const RETRY_FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a head is tried again.

@@ -50,6 +50,7 @@ fn waiting(received: u64, processed: u64, rows: u32) -> TopicRecord {
         anchor: 0,
         pending_rows: rows,
         pending_bytes: u64::from(rows) * envelope().encoded_len() as u64,
+        ..TopicRecord::default()
     }
 }
 

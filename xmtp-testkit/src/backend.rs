@@ -1,6 +1,7 @@
 //! The real backend inside the test's process.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -11,6 +12,9 @@ use crate::InProcessTransport;
 
 /// The identifier of every test backend.
 pub const IDENTIFIER: &str = "org.example.test";
+
+/// The file of the database.
+const FILE: &str = "backend.db";
 
 /// How long a stop waits for open requests.
 const MAX_DRAIN_DURATION: Duration = Duration::from_secs(2);
@@ -28,7 +32,7 @@ pub struct TestBackend {
     running: Option<Running>,
     config: Config,
     address: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl TestBackend {
@@ -41,7 +45,7 @@ impl TestBackend {
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the backend");
         let mut config = Config::ephemeral(IDENTIFIER);
-        config.database = Database::Sqlite(folder.path().join("backend.db"));
+        config.database = Database::Sqlite(folder.path().join(FILE));
         config.server.max_drain_duration = MAX_DRAIN_DURATION;
         change(&mut config);
         let running = Backend::start(config.clone())
@@ -53,7 +57,7 @@ impl TestBackend {
             running: Some(running),
             config,
             address,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -75,6 +79,36 @@ impl TestBackend {
     /// Returns a transport to the running backend that needs no socket. It does not survive a stop.
     pub fn in_process(&self) -> InProcessTransport {
         InProcessTransport::new(self.services())
+    }
+
+    /// Stops it, and returns a copy of what it stored, for [`put_back`](Self::put_back).
+    pub async fn back_up(&mut self) -> PathBuf {
+        self.stop().await;
+        let copy = self.folder.path().join("copy.db");
+        std::fs::copy(self.path(), &copy).expect("a copy of the database");
+        self.restart().await;
+        copy
+    }
+
+    /// Stops it, puts a copy in the place of what it stored, fences it as an operator has to, and
+    /// starts it at the same address.
+    pub async fn put_back(&mut self, copy: &Path) {
+        self.stop().await;
+        let path = self.path();
+        std::fs::copy(copy, &path).expect("the copy is put back");
+        for suffix in ["-wal", "-shm"] {
+            let mut beside = path.clone().into_os_string();
+            beside.push(suffix);
+            let _ = std::fs::remove_file(beside);
+        }
+        let refused = Backend::start(self.config.clone()).await;
+        assert!(refused.is_err(), "a database that was put back is served");
+        Backend::fence(&self.config).await.expect("a fence");
+        self.restart().await;
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(FILE)
     }
 
     /// Stops it as an operator does; does nothing when it is stopped.

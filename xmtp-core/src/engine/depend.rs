@@ -192,7 +192,7 @@ pub(crate) async fn fetch_for(context: &Context, needed: &Dependency) -> Result<
             break;
         }
         let fetched = fetch_page(context, &[topic]).await?;
-        if !fetched.paused.is_empty() || (fetched.new == 0 && !fetched.more) {
+        if !fetched.is_whole() || (fetched.new == 0 && !fetched.more) {
             break;
         }
     }

@@ -9,7 +9,7 @@ use xmtp_proto::limits::{BACKEND_DEFAULT_MAX_QUERY_LIMIT, BACKEND_DEFAULT_MAX_QU
 use xmtp_proto::{SequenceId, Topic};
 
 use super::context::Context;
-use super::receive::{receive, received};
+use super::receive::{Received, receive, received};
 use crate::error::{Class, Coded};
 use crate::limits::MAX_FETCHED_ROWS;
 use crate::receipt::{AdmissionError, check};
@@ -67,6 +67,16 @@ pub struct Fetched {
     pub more: bool,
     /// Topics whose receipt is paused by a bound.
     pub paused: Vec<Topic>,
+    /// Topics whose order at the backend went back below F; nothing of them is admitted any more
+    /// (EXT-002).
+    pub gone_back: Vec<Topic>,
+}
+
+impl Fetched {
+    /// Tells whether every topic was admitted as far as the page had it.
+    pub fn is_whole(&self) -> bool {
+        self.paused.is_empty() && self.gone_back.is_empty()
+    }
 }
 
 /// Fetches one page of up to [`BACKEND_DEFAULT_MAX_QUERY_TOPICS`] topics after their durable F.
@@ -74,6 +84,8 @@ pub struct Fetched {
 /// # Behavior
 /// - Reads F fresh, so overlap with other receivers is only overlap.
 /// - A topic at its bound is named in `paused` and keeps its F; the others go on.
+/// - A topic that goes on behind a fence is read again from the envelope at F; one that lacks it is
+///   named in `gone_back`, and the others go on.
 ///
 /// # Errors
 /// When the backend, the page's shape or the database fails. Nothing of the page is admitted then
@@ -103,18 +115,48 @@ pub async fn fetch_page(context: &Context, topics: &[Topic]) -> Result<Fetched, 
         new: 0,
         more,
         paused: Vec::new(),
+        gone_back: Vec::new(),
     };
     for (topic, outcome) in asked.into_iter().zip(receive(context, batches).await?) {
+        let outcome = match outcome {
+            Err(AdmissionError::Unproven { received }) => {
+                read_from(context, topic, SequenceId::saturating(received)).await?
+            }
+            outcome => outcome,
+        };
         match outcome {
             Ok(admitted) => {
                 fetched.new += admitted.new;
                 fetched.more |= admitted.left_out.is_some();
             }
             Err(AdmissionError::Capacity(_)) => fetched.paused.push(topic),
+            Err(AdmissionError::WentBack { .. }) => fetched.gone_back.push(topic),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(fetched)
+}
+
+/// Reads a topic from the primary again, with the envelope at F: it shows whether the order goes on
+/// from there.
+async fn read_from(
+    context: &Context,
+    topic: Topic,
+    received: SequenceId,
+) -> Result<Received, FetchError> {
+    let before = SequenceId::saturating(received.get().saturating_sub(1));
+    let request = v1::QueryRequest {
+        queries: vec![query(&topic, before)],
+        limit: BACKEND_DEFAULT_MAX_QUERY_LIMIT.min(MAX_FETCHED_ROWS as u32),
+    };
+    let response = context.transport.query(request).await?;
+    let batch = check(topic, before, response.envelopes)?;
+    let mut outcomes = receive(context, vec![batch]).await?;
+    outcomes
+        .pop()
+        .ok_or(FetchError::Storage(StorageError::Invariant {
+            rule: "a batch has an outcome",
+        }))
 }
 
 /// Makes the query of one topic.

@@ -5,6 +5,7 @@
 
 mod budget;
 mod check;
+pub(crate) mod order;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,24 @@ pub enum AdmissionError {
         /// F.
         received: u64,
     },
+    /// The backend was put back to an earlier state: its order does not hold what is received.
+    #[error(
+        "the backend's order of a topic no longer holds what was received through {received}; it was \
+         put back to an earlier state, so ask its operator: receipt of this topic is stopped"
+    )]
+    WentBack {
+        /// F.
+        received: u64,
+    },
+    /// The batch comes from behind a fence of the backend, and does not show what is at F.
+    #[error(
+        "the backend was fenced after {received} is received; it is read again from there, to see \
+         whether its order goes on"
+    )]
+    Unproven {
+        /// F.
+        received: u64,
+    },
     /// Nothing of the batch fits.
     #[error("pending data is at its bound ({0}); receipt goes on when processing makes room")]
     Capacity(Capacity),
@@ -95,6 +114,8 @@ impl Coded for AdmissionError {
         match self {
             Self::Shape { .. } => "receipt.shape",
             Self::StartsBeyond { .. } => "receipt.starts_beyond",
+            Self::WentBack { .. } => "receipt.went_back",
+            Self::Unproven { .. } => "receipt.unproven",
             Self::Capacity(_) => "capacity.pending_full",
             Self::Storage(error) => error.code(),
         }
@@ -102,7 +123,8 @@ impl Coded for AdmissionError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Shape { .. } | Self::StartsBeyond { .. } => Class::Retry,
+            Self::Shape { .. } | Self::StartsBeyond { .. } | Self::Unproven { .. } => Class::Retry,
+            Self::WentBack { .. } => Class::UserAction,
             Self::Capacity(_) => Class::Wait,
             Self::Storage(error) => error.class(),
         }
@@ -115,6 +137,8 @@ impl Coded for AdmissionError {
 /// - Overlap with F keeps the one row that is there, or none where it is handled already.
 /// - Row and byte bounds of batch, topic and kind are checked before anything is written.
 /// - An empty batch changes nothing.
+/// - A batch that shows that the backend's order went back below F changes nothing, and so does one
+///   that comes from behind a fence and does not show what is at F (EXT-002).
 pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, AdmissionError> {
     let mut record = store::topic(txn, &batch.topic)?;
     let received = SequenceId::saturating(record.received);
@@ -123,6 +147,20 @@ pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, Admissio
             after: batch.after.get(),
             received: received.get(),
         });
+    }
+    match order::judge(&record, batch, txn.now_ns()) {
+        order::Order::GoesOn => {}
+        order::Order::Unproven => {
+            return Err(AdmissionError::Unproven {
+                received: received.get(),
+            });
+        }
+        order::Order::WentBack => {
+            tracing::error!(topic = %batch.topic.short(), "the backend was put back; receipt stops");
+            return Err(AdmissionError::WentBack {
+                received: received.get(),
+            });
+        }
     }
     let overlap = batch
         .envelopes
@@ -138,6 +176,10 @@ pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, Admissio
         store::insert_pending(txn, &batch.topic, envelope.sequence_id, &envelope.envelope)?;
         budget::add(&mut record, &mut budget, &envelope.envelope);
         record.received = envelope.sequence_id.get();
+    }
+    if let Some(last) = fresh[..fits].last() {
+        record.received_hash.clone_from(&last.envelope.message_hash);
+        record.received_expiry_ns = last.envelope.expiry_ns;
     }
     let _span = tracing::debug_span!("receipt", topic = %batch.topic.short()).entered();
     tracing::trace!(new = fits, overlap, "a batch is admitted");

@@ -5,6 +5,8 @@
 //! settles nothing: the topic is read to its head, and only processing past that head without a
 //! match ends it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +22,7 @@ use super::{attempt, store};
 use crate::engine::context::Context;
 use crate::engine::fetch::{FetchError, fetch_page};
 use crate::limits::{PUBLISH_FIRST_PAUSE, PUBLISH_LONGEST_PAUSE};
-use crate::receipt;
+use crate::receipt::{self, AdmissionError};
 use crate::runtime::RuntimeExt;
 use crate::storage::{Durability, Priority, StorageError, WriteTxn};
 use crate::transport::TransportError;
@@ -222,37 +224,54 @@ async fn receipts(
         let last = metas.by_ref().take(unit.envelopes.len()).last();
         by_intent.insert(unit.intent, last.unwrap_or_default());
     }
+    let topic = Topic::group(&group);
+    let broken = Arc::new(AtomicU64::new(0));
+    let found = broken.clone();
     change(context, group, request, move |txn, group, intent| {
         let Some(meta) = by_intent.get(&intent.intent_id) else {
             return Ok(());
         };
+        let sequence = meta.cursor.map_or(0, |cursor| cursor.sequence_id);
+        let place = SequenceId::saturating(sequence);
+        if !receipt::order::holds_receipt(txn, &topic, place, receipt_hash(meta))? {
+            // Its bytes may be stored there: they are kept, and nothing else changes.
+            found.store(
+                receipt::store::topic(txn, &topic)?.received,
+                Ordering::Relaxed,
+            );
+            return mark_ambiguous(txn, group, intent);
+        }
         if let Some(attempt) = &mut intent.attempt {
-            attempt.receipt_sequence_id = meta.cursor.map_or(0, |cursor| cursor.sequence_id);
+            attempt.receipt_sequence_id = sequence;
             attempt.receipt_server_ns = meta.server_ns;
-            if let Some(Hash::Sha256(hash)) = meta
-                .message_hash
-                .as_ref()
-                .and_then(|hash| hash.hash.as_ref())
-            {
-                attempt.receipt_hash = hash.clone();
-            }
+            attempt.receipt_hash = Bytes::copy_from_slice(receipt_hash(meta));
         }
         intent.set_state(IntentState::Receipted);
         store::put(txn, group, intent)
     })
     .await?;
-    Ok(())
+    match broken.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        received => {
+            tracing::error!(topic = %topic.short(), "a receipt names a place that was given before");
+            Err(AdmissionError::WentBack { received }.into())
+        }
+    }
+}
+
+/// The hash of a receipt; none when it has another form.
+fn receipt_hash(meta: &v1::EnvelopeMeta) -> &[u8] {
+    let hash = meta.message_hash.as_ref();
+    match hash.and_then(|hash| hash.hash.as_ref()) {
+        Some(Hash::Sha256(hash)) => hash,
+        _ => &[],
+    }
 }
 
 /// Tells whether a receipt names a place in the order and a hash of the right form.
 fn is_receipt(meta: &v1::EnvelopeMeta) -> bool {
     let id = meta.cursor.map_or(0, |cursor| cursor.sequence_id);
-    let hash = meta
-        .message_hash
-        .as_ref()
-        .and_then(|hash| hash.hash.as_ref());
-    let has_hash = matches!(hash, Some(Hash::Sha256(hash)) if hash.len() == 32);
-    id > 0 && SequenceId::checked(id).is_ok() && has_hash
+    id > 0 && SequenceId::checked(id).is_ok() && receipt_hash(meta).len() == 32
 }
 
 /// Handles INVALID_ARGUMENT for the named envelope: on a first try it is definite, later it is
@@ -392,7 +411,10 @@ const UNSETTLED: TransportError = TransportError::OutOfRange;
 async fn read_to_head(context: &Context, topic: Topic) -> Result<bool, FetchError> {
     for _ in 0..MAX_SETTLE_PAGES {
         let fetched = fetch_page(context, &[topic]).await?;
-        if fetched.new == 0 && !fetched.more && fetched.paused.is_empty() {
+        if !fetched.gone_back.is_empty() {
+            return Ok(false);
+        }
+        if fetched.new == 0 && !fetched.more && fetched.is_whole() {
             return Ok(true);
         }
     }

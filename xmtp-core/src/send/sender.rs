@@ -17,10 +17,11 @@ use crate::delivery;
 use crate::engine::context::Context;
 use crate::engine::depend::fetch_for;
 use crate::engine::fetch::{FetchError, fetch_page};
+use crate::engine::receive::received;
 use crate::error::{Class, Coded};
 use crate::limits::{IDENTITY_RETRY_PAUSE, RECEIVER_FALLBACK_INTERVAL};
 use crate::processor::Dependency;
-use crate::receipt;
+use crate::receipt::{self, AdmissionError};
 use crate::storage::{Domain, Durability, Priority, StorageError};
 
 /// Rounds of one drive; what is left is found by the next.
@@ -60,6 +61,16 @@ pub enum SendError {
         /// Its sequence id at the backend.
         sequence: SequenceId,
     },
+    /// The backend was put back to an earlier state: it gave a place in the order of the group to
+    /// this send that it had given before, or no longer holds what is received.
+    #[error(
+        "the backend lost what is received of the group through {received}; do not resend, ask its \
+         operator, and begin the group anew"
+    )]
+    WentBack {
+        /// F.
+        received: u64,
+    },
     /// Its outcome is not known within the deadline; its exact bytes are kept and sent again.
     #[error("the outcome is not known yet; do not resend, the same bytes are sent again")]
     OutcomeUnknown {
@@ -78,6 +89,7 @@ impl Coded for SendError {
             Self::Rejected { .. } => "send.rejected",
             Self::Superseded => "send.superseded",
             Self::PublishedUnconfirmed { .. } => "send.published_unconfirmed",
+            Self::WentBack { .. } => "send.went_back",
             Self::OutcomeUnknown { .. } => "send.outcome_unknown",
             Self::Storage(error) => error.code(),
         }
@@ -87,6 +99,7 @@ impl Coded for SendError {
         match self {
             Self::Queue(error) => error.class(),
             Self::Rejected { .. } | Self::Superseded => Class::Permanent,
+            Self::WentBack { .. } => Class::UserAction,
             Self::PublishedUnconfirmed { .. } | Self::OutcomeUnknown { .. } => Class::Wait,
             Self::Storage(error) => error.class(),
         }
@@ -173,14 +186,22 @@ impl Sender {
                 if let Some(result) = self.settled(number).await? {
                     return result;
                 }
-                if let Err(error) = self.drive(group).await {
-                    tracing::debug!(code = error.code(), "sending goes on");
+                match self.drive(group).await {
+                    Ok(()) => {}
+                    Err(FetchError::Admission(AdmissionError::WentBack { received })) => {
+                        return Err(SendError::WentBack { received });
+                    }
+                    Err(error) => tracing::debug!(code = error.code(), "sending goes on"),
                 }
                 if let Some(result) = self.settled(number).await? {
                     return result;
                 }
-                if let Err(error) = self.receive_echo(group, number, started, deadline).await {
-                    tracing::debug!(code = error.code(), "the echo is not received yet");
+                match self.receive_echo(group, number, started, deadline).await {
+                    Ok(()) => {}
+                    Err(FetchError::Admission(AdmissionError::WentBack { received })) => {
+                        return Err(SendError::WentBack { received });
+                    }
+                    Err(error) => tracing::debug!(code = error.code(), "no echo is received yet"),
                 }
                 if let Some(result) = self.settled(number).await? {
                     return result;
@@ -283,7 +304,11 @@ impl Sender {
             && self.context.runtime.monotonic() < fallback
             && fallback < deadline;
         if is_missing && !waits_for_receiver {
-            fetch_page(&self.context, &[topic]).await?;
+            let fetched = fetch_page(&self.context, &[topic]).await?;
+            if !fetched.gone_back.is_empty() {
+                let received = received(&self.context, vec![topic]).await?[0].get();
+                return Err(AdmissionError::WentBack { received }.into());
+            }
         }
         Ok(())
     }

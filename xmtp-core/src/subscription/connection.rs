@@ -13,6 +13,7 @@ use super::pause::{self, Paused};
 use super::reconnect::Backoff;
 use super::session::{Event, Session, SessionLimits};
 use crate::engine::context::Context;
+use crate::engine::fetch::{FetchError, fetch_page};
 use crate::engine::receive::{receive, received};
 use crate::limits::{ACTIVE_DATABASE_POLL_INTERVAL, STANDARD_REQUEST_TIMEOUT};
 use crate::receipt::{AdmissionError, Batch, Capacity, CapacityScope};
@@ -71,6 +72,7 @@ pub(super) async fn serve(
         session: Session::new(SessionLimits::default(), now),
         outbox: Outbox::new(opened.requests),
         paused: Paused::new(),
+        gone_back: BTreeSet::new(),
         is_stale: true,
         looked: now,
     };
@@ -134,6 +136,8 @@ struct Connection<'a> {
     session: Session,
     outbox: Outbox,
     paused: Paused,
+    /// Topics whose order went back; not registered again while this stream lives.
+    gone_back: BTreeSet<Topic>,
     /// Whether registrations may differ from what is wanted.
     is_stale: bool,
     /// When the database was last asked for room.
@@ -239,6 +243,8 @@ impl Connection<'_> {
                     }
                     // What is missing comes with a new registration from F (STR-062).
                     Err(AdmissionError::StartsBeyond { .. }) => self.withdraw(&batch.topic),
+                    Err(AdmissionError::Unproven { .. }) => self.prove(batch.topic).await?,
+                    Err(AdmissionError::WentBack { .. }) => self.give_up(batch.topic),
                     Err(AdmissionError::Shape { rule }) => {
                         return Err(TransportError::Protocol { rule }.into());
                     }
@@ -248,6 +254,34 @@ impl Connection<'_> {
             batches = rest;
         }
         Ok(())
+    }
+
+    /// Reads a topic that goes on behind a fence from the primary, which shows whether its order
+    /// holds what is received; it is registered again from F, if it does.
+    async fn prove(&mut self, topic: Topic) -> Result<(), Ended> {
+        let fetched = match fetch_page(self.context, &[topic]).await {
+            Ok(fetched) => fetched,
+            Err(FetchError::Transport(error)) => return Err(error.into()),
+            Err(FetchError::Storage(error)) => return Err(error.into()),
+            Err(FetchError::Admission(AdmissionError::Storage(error))) => return Err(error.into()),
+            Err(FetchError::Admission(_)) => {
+                let rule = "a page in the order of its topic";
+                return Err(TransportError::Protocol { rule }.into());
+            }
+        };
+        if fetched.gone_back.contains(&topic) {
+            self.give_up(topic);
+        } else {
+            self.withdraw(&topic);
+        }
+        Ok(())
+    }
+
+    /// Ends receipt of a topic whose order went back; the others go on.
+    fn give_up(&mut self, topic: Topic) {
+        self.withdraw(&topic);
+        self.gone_back.insert(topic);
+        self.subscriptions.went_back(topic);
     }
 
     fn withdraw(&mut self, topic: &Topic) {
@@ -308,7 +342,7 @@ impl Connection<'_> {
             return Ok(());
         }
         let mut wanted: BTreeSet<Topic> = self.context.interests.wanted();
-        wanted.retain(|topic| !self.paused.contains_key(topic));
+        wanted.retain(|topic| !self.paused.contains_key(topic) && !self.gone_back.contains(topic));
         let Some(plan) = self.session.plan(&wanted) else {
             // Its Applied, or the next change, looks again.
             self.is_stale = false;

@@ -1,6 +1,6 @@
 //! Keeps one stream open while anybody wants a topic, and tells how it stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +54,7 @@ struct Shared {
 struct Registered {
     active: BTreeMap<Topic, SequenceId>,
     paused: Paused,
+    gone_back: BTreeSet<Topic>,
 }
 
 impl Subscriptions {
@@ -118,6 +119,17 @@ impl Subscriptions {
     /// Answers the bound that pauses a topic's receipt, if one does.
     pub fn paused(&self, topic: &Topic) -> Option<Capacity> {
         self.shared.registered.lock().paused.get(topic).copied()
+    }
+
+    /// Tells whether receipt of a topic ended because the backend was put back to an earlier state
+    /// (EXT-002).
+    pub fn has_gone_back(&self, topic: &Topic) -> bool {
+        self.shared.registered.lock().gone_back.contains(topic)
+    }
+
+    pub(super) fn went_back(&self, topic: Topic) {
+        self.shared.registered.lock().gone_back.insert(topic);
+        self.tell();
     }
 
     pub(super) fn connected(&self) {

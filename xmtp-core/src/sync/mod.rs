@@ -186,6 +186,8 @@ pub enum Cause {
     Capacity,
     /// The backend does not serve this topic.
     InvalidTopic,
+    /// The backend was put back to an earlier state, below what is received of this topic.
+    GoneBack,
 }
 
 impl Cause {
@@ -201,6 +203,7 @@ impl Cause {
             Self::Connection { code, .. } => code,
             Self::Capacity => "capacity.pending_full",
             Self::InvalidTopic => "invalid_topic",
+            Self::GoneBack => "receipt.went_back",
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) enum Obstacle {
     InvalidTopic,
     /// Pending data is at its bound.
     Capacity,
+    /// The backend's order went back below F.
+    GoneBack,
 }
 
 impl Obstacle {
@@ -36,7 +38,7 @@ impl Obstacle {
     }
 
     fn is_final(self) -> bool {
-        matches!(self, Self::Lasting(_) | Self::InvalidTopic)
+        matches!(self, Self::Lasting(_) | Self::InvalidTopic | Self::GoneBack)
     }
 }
 
@@ -142,6 +144,7 @@ impl Enrolled {
                 is_retryable: false,
             },
             Some(Obstacle::InvalidTopic) => Cause::InvalidTopic,
+            Some(Obstacle::GoneBack) => Cause::GoneBack,
             Some(Obstacle::Capacity) => Cause::Capacity,
             None if reason == Reason::Cancelled => Cause::Cancelled,
             None => Cause::Deadline {

@@ -284,13 +284,23 @@ impl<'a> Run<'a> {
             .flat_map(|page| &page.paused)
             .copied()
             .collect();
-        let is_read = fetched.is_none_or(|page| page.new == 0 || !page.more);
+        let gone_back: BTreeSet<Topic> = fetched
+            .iter()
+            .flat_map(|page| &page.gone_back)
+            .copied()
+            .collect();
+        let is_read = fetched
+            .as_ref()
+            .is_none_or(|page| page.new == 0 || !page.more);
         let mut visits = Vec::with_capacity(topics.len());
         for topic in topics {
             let Some(enrolled) = self.enrolled.get_mut(&topic) else {
                 continue;
             };
             enrolled.obstacle = paused.contains(&topic).then_some(Obstacle::Capacity);
+            if gone_back.contains(&topic) {
+                enrolled.obstacle = Some(Obstacle::GoneBack);
+            }
             let got_further = Some(&enrolled.progress.received) > before.get(&topic);
             let visit = if !enrolled.is_short() {
                 Visit::Done

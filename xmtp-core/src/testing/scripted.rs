@@ -102,6 +102,14 @@ impl ScriptedBackend {
         self.server.lock().lag = sequence;
     }
 
+    /// Puts the backend back to the state through a sequence id, as from a backup; ids go on above
+    /// `next`, which a fence has raised, or which was forgotten too. Open streams are cut.
+    pub fn put_back(&self, through: u64, next: u64) {
+        let mut server = self.server.lock();
+        server.put_back(through, next);
+        server.cut(None);
+    }
+
     /// Sets the keepalive interval that streams state, in milliseconds.
     pub fn keepalive(&self, milliseconds: u32) {
         self.server.lock().keepalive_ms = milliseconds;

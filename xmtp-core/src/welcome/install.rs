@@ -20,16 +20,37 @@ pub(super) fn install(
 ) -> Result<(), StorageError> {
     let mut record = joined.record;
     record.welcome_sequence = item.sequence_id.get();
-    start_group(txn, found.group, found.anchor, found.epoch, record)?;
-    for message in &joined.messages {
-        delivery::store::insert_message(txn, message)?;
-    }
-    store::put_discovery(txn, item.sequence_id, &found.group)?;
     let pending =
         receipt::store::pending(txn, topic, item.sequence_id)?.ok_or(StorageError::Invariant {
             rule: "a Welcome is pending until it is completed",
         })?;
+    start_group(txn, found.group, found.anchor, found.epoch, record)?;
+    note_anchor(txn, found, pending.expiry_ns)?;
+    for message in &joined.messages {
+        delivery::store::insert_message(txn, message)?;
+    }
+    store::put_discovery(txn, item.sequence_id, &found.group)?;
     complete(txn, topic, item.sequence_id, &pending, None)
+}
+
+/// Notes how long the commit at the anchor is there to be seen: as long as the Welcome that named it,
+/// which was stored right behind it.
+fn note_anchor(
+    txn: &mut WriteTxn<'_>,
+    found: JoinAnchor,
+    welcome_expiry_ns: u64,
+) -> Result<(), StorageError> {
+    let topic = Topic::group(&found.group);
+    let mut positions = receipt::store::topic(txn, &topic)?;
+    if positions.received != found.anchor.get() {
+        return Ok(());
+    }
+    positions.received_hash.clear();
+    positions.received_expiry_ns = match welcome_expiry_ns {
+        0 => u64::MAX,
+        expiry => expiry,
+    };
+    receipt::store::put_topic(txn, &topic, &positions)
 }
 
 /// Installs a group that this installation created itself, with nothing received yet.

@@ -81,7 +81,7 @@ async fn destroy_old(context: &Context) -> Result<(), &'static str> {
     loop {
         let fetched = fetch_page(context, &[topic]).await;
         let fetched = fetched.map_err(|error| error.code())?;
-        if !fetched.paused.is_empty() {
+        if !fetched.is_whole() {
             return Ok(());
         }
         if !fetched.more {

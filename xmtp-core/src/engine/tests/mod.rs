@@ -4,6 +4,7 @@ mod crash;
 mod depend;
 mod fairness;
 pub(crate) mod play;
+mod put_back;
 mod receive;
 mod requests;
 mod workers;

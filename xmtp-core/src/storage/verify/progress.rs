@@ -46,8 +46,8 @@ fn pending(
     let mut by_topic: BTreeMap<Topic, Waiting> = BTreeMap::new();
     let mut current: Option<(Topic, TopicRecord)> = None;
     each(snapshot, PENDING, |(topic, sequence), envelope| {
-        let record = match &current {
-            Some((known, record)) if *known == topic => *record,
+        let record = match current.take() {
+            Some((known, record)) if known == topic => record,
             _ => snapshot.row(TOPIC, &topic)?.unwrap_or_default(),
         };
         let (f, p, at) = (record.received, record.processed, sequence.get());

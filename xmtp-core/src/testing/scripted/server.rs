@@ -201,6 +201,14 @@ impl Server {
         })
     }
 
+    /// Forgets what was stored above `through`, and gives out ids above `next` from now on.
+    pub(super) fn put_back(&mut self, through: u64, next: u64) {
+        for rows in self.topics.values_mut() {
+            rows.retain(|sequence, _| *sequence <= through);
+        }
+        self.last_sequence = next;
+    }
+
     fn above(&self, topic: &Topic, after: u64) -> impl Iterator<Item = &v1::ServerEnvelope> {
         let rows = self.topics.get(topic);
         rows.into_iter()
