@@ -5,8 +5,8 @@
 //! people do runs beside their workers, so the commits of two runs are not quite the same; a crash
 //! planned after the last commit does not happen.
 //!
-//! `XMTP_ROUNDS` is how many commits of each person meet a crash on each side, evenly spread; with
-//! 100 or more, all of them do.
+//! `XMTP_ROUNDS` is for how many times [`PER_ROUND`] crashes each test has room, evenly spread over
+//! all commits of everybody in every scenario and both sides; with 100 or more, all of them happen.
 
 use std::fmt;
 use std::fs;
@@ -15,10 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tokio::sync::OnceCell;
 use xmtp_core::testing::faulty::Side;
 use xmtp_testkit::scenario::{CrashAt, Engine, Outcome, PowerLoss, Scenario, parse, play};
 
 const DEFAULT_ROUNDS: u64 = 2;
+/// Crashes of one test in one round.
+const PER_ROUND: u64 = 12;
+/// Tests that share the crashes among them.
+const TESTS: u64 = 5;
 /// From this many rounds on, every commit meets a crash.
 const ALL_ROUNDS: u64 = 100;
 /// Scenarios under way at once.
@@ -86,45 +91,58 @@ fn scenarios() -> Vec<(String, Scenario)> {
     found.into_iter().map(read).collect()
 }
 
-/// Spreads `rounds` commits over all of them; the two sides meet different ones.
-fn points(commits: u64, rounds: u64, side: Side) -> Vec<u64> {
-    if rounds >= ALL_ROUNDS || rounds >= commits {
-        return (1..=commits).collect();
+/// Spreads places over all of `count`; tests with different shifts meet different ones.
+fn places(count: u64, rounds: u64, shift: u64) -> Vec<u64> {
+    let room = rounds * PER_ROUND;
+    if rounds >= ALL_ROUNDS || room >= count {
+        return (0..count).collect();
     }
-    let shift = u64::from(side == Side::After);
-    (0..rounds)
-        .map(|round| 1 + commits * (2 * round + shift) / (2 * rounds))
+    let step = count / room;
+    (0..room)
+        .map(|place| place * count / room + shift * step / TESTS)
         .collect()
 }
 
-/// Plans the crashes of every scenario; `losses` are taken in turn.
-async fn plan(engine: Engine, losses: &[Option<PowerLoss>]) -> Vec<Plan> {
-    let mut plans = Vec::new();
-    for (name, scenario) in scenarios() {
-        let outcome = play(&scenario, engine, None).await;
+/// What every scenario leaves when nothing happens, on whatever engine.
+static CALM: OnceCell<Vec<Arc<Calm>>> = OnceCell::const_new();
+
+async fn calm() -> Vec<Arc<Calm>> {
+    let playing = scenarios().into_iter().map(|(name, scenario)| async move {
+        let outcome = play(&scenario, Engine::Memory, None).await;
         let outcome = outcome.unwrap_or_else(|fault| panic!("{name} without a crash: {fault}"));
-        let calm = Arc::new(Calm {
+        Arc::new(Calm {
             name,
             scenario,
             outcome,
-        });
+        })
+    });
+    stream::iter(playing).buffered(AT_ONCE).collect().await
+}
+
+/// Plans the crashes of one of the tests; `losses` are taken in turn.
+async fn plan(losses: &[Option<PowerLoss>], shift: u64) -> Vec<Plan> {
+    let mut all = Vec::new();
+    for calm in CALM.get_or_init(calm).await {
         for (who, commits) in &calm.outcome.commits {
-            for side in SIDES {
-                for commit in points(*commits, rounds(), side) {
-                    let power_loss = losses[plans.len() % losses.len()];
-                    let crash = CrashAt {
-                        who: who.clone(),
-                        commit,
-                        side,
-                        power_loss,
-                    };
-                    let calm = calm.clone();
-                    plans.push(Plan { calm, crash });
-                }
+            for commit in 1..=*commits {
+                all.extend(SIDES.map(|side| (calm, who, commit, side)));
             }
         }
     }
-    plans
+    let places = places(all.len() as u64, rounds(), shift);
+    let chosen = places.into_iter().map(|place| all[place as usize]);
+    let planned = chosen
+        .enumerate()
+        .map(|(index, (calm, who, commit, side))| Plan {
+            calm: calm.clone(),
+            crash: CrashAt {
+                who: who.clone(),
+                commit,
+                side,
+                power_loss: losses[index % losses.len()],
+            },
+        });
+    planned.collect()
 }
 
 /// Plays a scenario over its crash; answers what went wrong.
@@ -141,8 +159,8 @@ async fn survive(plan: Plan, engine: Engine) -> Result<(), String> {
     }
 }
 
-async fn survive_all(engine: Engine, losses: &[Option<PowerLoss>]) {
-    let plans = plan(engine, losses).await;
+async fn survive_all(engine: Engine, losses: &[Option<PowerLoss>], shift: u64) {
+    let plans = plan(losses, shift).await;
     let count = plans.len();
     let playing = stream::iter(plans).map(|plan| survive(plan, engine));
     let results: Vec<Result<(), String>> = playing.buffer_unordered(AT_ONCE).collect().await;
@@ -159,33 +177,43 @@ async fn survive_all(engine: Engine, losses: &[Option<PowerLoss>]) {
 /// covers: EXT-006, STR-020, STR-077
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_crash_in_memory() {
-    survive_all(Engine::Memory, &[None]).await;
+    survive_all(Engine::Memory, &[None], 0).await;
 }
 
 /// covers: EXT-006, STR-110
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_power_loss_in_memory() {
     let losses = [Some(PowerLoss::All), Some(PowerLoss::Half)];
-    survive_all(Engine::Memory, &losses).await;
+    survive_all(Engine::Memory, &losses, 1).await;
 }
 
 /// covers: EXT-006, STR-084
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_crash_on_encrypted_sqlite() {
-    survive_all(Engine::Sqlite, &[None]).await;
+    survive_all(Engine::Sqlite, &[None], 2).await;
 }
 
 /// covers: EXT-006, STR-110
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_survives_a_power_loss_on_encrypted_sqlite() {
     let losses = [Some(PowerLoss::All), Some(PowerLoss::Half)];
-    survive_all(Engine::Sqlite, &losses).await;
+    survive_all(Engine::Sqlite, &losses, 3).await;
+}
+
+/// covers: EXT-006, STR-077
+#[tokio::test(flavor = "multi_thread")]
+async fn every_scenario_survives_a_crash_on_sealed_sled() {
+    survive_all(Engine::Sled, &[None], 4).await;
 }
 
 #[test]
-fn points_are_spread_over_all_commits() {
-    assert_eq!(points(60, 3, Side::Before), [1, 21, 41]);
-    assert_eq!(points(60, 3, Side::After), [11, 31, 51]);
-    assert_eq!(points(3, ALL_ROUNDS, Side::After), [1, 2, 3]);
-    assert_eq!(points(2, 3, Side::Before), [1, 2]);
+fn crashes_are_spread_over_all_commits_and_tests() {
+    assert_eq!(places(5, 1, 3), [0, 1, 2, 3, 4]);
+    assert_eq!(places(3, ALL_ROUNDS, 4), [0, 1, 2]);
+    let all = 120;
+    assert_eq!(places(all, 1, 0)[..3], [0, 10, 20]);
+    let last = places(all, 1, TESTS - 1);
+    assert_eq!(last[..2], [8, 18]);
+    assert_eq!(last.len() as u64, PER_ROUND);
+    assert!(last.iter().all(|place| *place < all));
 }

@@ -3,7 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use futures_util::{StreamExt, stream};
 use xmtp_testkit::scenario::{Engine, Scenario, parse, play};
+
+/// Scenarios under way at once.
+const AT_ONCE: usize = 4;
 
 /// Reads every scenario, in the order of its name.
 fn scenarios() -> Vec<(String, Scenario)> {
@@ -30,11 +34,13 @@ fn scenarios() -> Vec<(String, Scenario)> {
 }
 
 async fn play_all(engine: Engine) {
-    for (name, scenario) in scenarios() {
-        if let Err(fault) = play(&scenario, engine, None).await {
-            panic!("{name} on {engine:?}: {fault}");
-        }
-    }
+    let playing = scenarios().into_iter().map(|(name, scenario)| async move {
+        let played = play(&scenario, engine, None).await;
+        played.err().map(|fault| format!("{name}: {fault}"))
+    });
+    let playing = stream::iter(playing).buffer_unordered(AT_ONCE);
+    let faults: Vec<String> = playing.filter_map(std::future::ready).collect().await;
+    assert!(faults.is_empty(), "on {engine:?}:\n{}", faults.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

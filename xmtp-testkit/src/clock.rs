@@ -14,13 +14,16 @@ use xmtp_core::runtime::{Job, Lane, NativeRuntime, Runtime};
 /// # Behavior
 /// - A lease that a killed process left lapses at once for whoever opens the database ahead.
 /// - Whoever looks at the clock at intervals finds what became due by an
-///   [`advance`](Self::advance) at its next look; timers keep the machine's time.
+///   [`advance`](Self::advance) at its next look; timers keep the machine's time,
+///   or its pace times a speed.
 /// - What is also checked by the machine's clock, such as the lifetime of a key package, must hold
 ///   by both: begin [`behind`](Self::behind) to move on without passing it.
 pub struct ShiftedRuntime {
     native: Arc<NativeRuntime>,
     /// How far the wall clock is ahead of the machine's, in nanoseconds.
     shift: AtomicI64,
+    /// How many seconds of timers pass in one of the machine's.
+    speed: u32,
 }
 
 impl ShiftedRuntime {
@@ -29,7 +32,17 @@ impl ShiftedRuntime {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn ahead(by: Duration) -> Arc<Self> {
-        Self::shifted(nanoseconds(by))
+        Self::shifted(nanoseconds(by), 1)
+    }
+
+    /// Makes a runtime like [`ahead`](Self::ahead) whose timers run so many times faster than the
+    /// machine's: what waits for half a minute waits for a second.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, and for a speed of 0.
+    pub fn hasty(by: Duration, speed: u32) -> Arc<Self> {
+        assert!(speed > 0, "time that stands still ends nothing");
+        Self::shifted(nanoseconds(by), speed)
     }
 
     /// Makes a runtime on the current tokio runtime, `by` behind the machine's clock.
@@ -37,7 +50,7 @@ impl ShiftedRuntime {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn behind(by: Duration) -> Arc<Self> {
-        Self::shifted(-nanoseconds(by))
+        Self::shifted(-nanoseconds(by), 1)
     }
 
     /// Moves the wall clock forward at once, as the sleep of a device does.
@@ -45,10 +58,11 @@ impl ShiftedRuntime {
         self.shift.fetch_add(nanoseconds(by), Ordering::SeqCst);
     }
 
-    fn shifted(shift: i64) -> Arc<Self> {
+    fn shifted(shift: i64, speed: u32) -> Arc<Self> {
         Arc::new(Self {
             native: NativeRuntime::current(),
             shift: AtomicI64::new(shift),
+            speed,
         })
     }
 }
@@ -71,11 +85,11 @@ impl Runtime for ShiftedRuntime {
     }
 
     fn monotonic(&self) -> Duration {
-        self.native.monotonic()
+        self.native.monotonic() * self.speed
     }
 
     fn sleep_until(&self, deadline: Duration) -> BoxFuture<'static, ()> {
-        self.native.sleep_until(deadline)
+        self.native.sleep_until(deadline / self.speed)
     }
 
     fn start(&self, name: &'static str, task: BoxFuture<'static, ()>) {

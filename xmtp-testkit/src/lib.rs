@@ -34,6 +34,7 @@ mod in_process;
 pub mod mls_bytes;
 #[cfg(unix)]
 pub mod process;
+pub mod rogue;
 pub mod scenario;
 pub mod suite;
 

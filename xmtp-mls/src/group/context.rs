@@ -79,6 +79,9 @@ pub enum ContextError {
     /// A part is not what it must be.
     #[error("the group's context has a malformed {0}")]
     Malformed(&'static str),
+    /// The number of a member's identity update is no sequence id.
+    #[error("the group's context names an identity update that cannot be")]
+    OutOfRange,
 }
 
 /// Which form the context has.
@@ -305,7 +308,7 @@ fn dm_pair(immutable: &GroupMetadataV1) -> Result<Option<(InboxId, InboxId)>, Co
 fn members(membership: &GroupMembership) -> Result<BTreeMap<InboxId, SequenceId>, ContextError> {
     const WHAT: &str = "member list";
     let entries = membership.members.iter().map(|(text, id)| {
-        let id = SequenceId::checked(*id).map_err(|_| ContextError::Malformed(WHAT))?;
+        let id = SequenceId::checked(*id).map_err(|_| ContextError::OutOfRange)?;
         Ok((inbox(text, WHAT)?, id))
     });
     entries.collect()

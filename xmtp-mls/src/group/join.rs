@@ -11,7 +11,7 @@ use xmtp_proto::id::{GroupId, SequenceId};
 use super::context::{ContextError, GroupContext};
 use super::{GroupFault, settings};
 use crate::leaf::{Leaf, LeafFault};
-use crate::store::erase_group;
+use crate::store::{erase_group, put_join_epoch};
 use crate::welcome::WelcomeFault;
 use crate::{Installation, Provider};
 
@@ -144,6 +144,7 @@ impl StagedJoin {
     /// Writes the group, in the place of any older state of it.
     pub fn install(self, txn: &mut WriteTxn<'_>) -> Result<MlsGroup, GroupFault> {
         erase_group(txn, &self.group)?;
+        put_join_epoch(txn, &self.group, self.epoch())?;
         let provider = Provider::new(txn);
         let joined = self.staged.into_group(&provider);
         provider.settle(joined.map_err(|error| match error {

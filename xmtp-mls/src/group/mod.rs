@@ -27,6 +27,6 @@ pub use dictionary::component;
 pub use fault::{GroupFault, LifetimeFault, Meaning};
 pub use join::{JoinFault, StagedJoin, stage_join};
 pub use message::{Frame, FrameKind, encrypt, load, process};
-pub use policy::{Preset, preset_of, preset_policies};
+pub use policy::{Preset, is_closed, preset_of, preset_policies};
 pub use settings::{MAX_PAST_EPOCHS, join_config};
 pub use updates::{DeltaFault, resolve_updates};

@@ -9,7 +9,7 @@ use xmtp_proto::content::permissions_update_policy::{
 };
 use xmtp_proto::content::{MembershipPolicy, MetadataPolicy, PermissionsUpdatePolicy, PolicySet};
 
-use super::context::Attribute;
+use super::context::{Attribute, Policies};
 
 /// The rules that a group starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,19 @@ pub(super) fn dm_policies() -> PolicySet {
         remove_admin_policy: Some(deny.clone()),
         update_permissions_policy: Some(deny),
     }
+}
+
+/// Tells whether rules keep members and admins as they are for good, as those of a DM do. A registry
+/// is judged by its own rules elsewhere.
+pub fn is_closed(policies: &Policies) -> bool {
+    let Policies::Set(found) = policies else {
+        return true;
+    };
+    let expected = dm_policies();
+    found.add_member_policy == expected.add_member_policy
+        && found.remove_member_policy == expected.remove_member_policy
+        && found.add_admin_policy == expected.add_admin_policy
+        && found.remove_admin_policy == expected.remove_admin_policy
 }
 
 /// Tells which preset the rules of a group are, `None` when they are its own.

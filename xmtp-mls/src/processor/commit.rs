@@ -1,21 +1,20 @@
-//! Commits: what a staged commit must prove before it is merged.
+//! Commits: each is validated, merged, and told as what it changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use openmls::group::{MlsGroup, QueuedProposal, StagedCommit};
 use xmtp_core::processor::{
-    Blocked, Dependency, Effects, GroupChange, OwedWelcomes, PendingItem, Rejected, RetryCause,
-    Verdict, proposals_in_epoch,
+    Blocked, Effects, GroupChange, OwedWelcomes, PendingItem, Rejected, RetryCause, Verdict,
+    proposals_in_epoch,
 };
 use xmtp_core::storage::{StorageError, WriteTxn};
-use xmtp_identity::AssociationState;
+use xmtp_proto::InboxId;
 use xmtp_proto::storage::v1 as stored;
-use xmtp_proto::{InboxId, InstallationId, SequenceId};
 
 use super::group::transcript_message;
-use super::identity::state_at;
+use super::prepare;
+use super::validate::{Committer, validate};
 use super::verdict::{self, Failure};
-use super::{prepare, welcome};
 use crate::content::{commit_transcript_id, group_updated};
 use crate::group::{
     Attribute, ContextForm, FrameKind, GroupContext, GroupFault, clear_pending, merge_pending,
@@ -34,7 +33,11 @@ pub(super) fn foreign(
     staged: StagedCommit,
 ) -> Result<Effects, Failure> {
     let before = GroupContext::of(group).map_err(|_| Blocked::Unsupported)?;
-    let after = validate(txn, group, &before, item, &staged)?;
+    let by = Committer {
+        inbox: committer.inbox,
+        installation: committer.installation,
+    };
+    let after = validate(txn, group, &before, item, &staged, by)?;
     let removed = staged.self_removed();
     let earlier = group.epoch_authenticator().as_slice().to_vec();
     let provider = Provider::deferring(txn, deferred);
@@ -89,7 +92,11 @@ fn apply_own(
 ) -> Result<Effects, Failure> {
     let before = GroupContext::of(group).map_err(|_| Blocked::Unsupported)?;
     let staged = group.pending_commit().ok_or(Blocked::StorageMissing)?;
-    let after = validate(txn, group, &before, item, staged)?;
+    let by = Committer {
+        inbox: installation.inbox(),
+        installation: installation.id(),
+    };
+    let after = validate(txn, group, &before, item, staged, by)?;
     let earlier = group.epoch_authenticator().as_slice().to_vec();
     let provider = Provider::deferring(txn, deferred);
     merge_pending(group, &provider).map_err(|fault| verdict::of_group(fault, FrameKind::Commit))?;
@@ -154,162 +161,6 @@ pub(super) fn missing_proposal(
     } else {
         Rejected::ProposalAbsent.into()
     })
-}
-
-/// Checks a staged commit against the identity log and the group's rules, and answers the context
-/// that it leads to.
-fn validate(
-    txn: &WriteTxn<'_>,
-    group: &MlsGroup,
-    before: &GroupContext,
-    item: &PendingItem,
-    staged: &StagedCommit,
-) -> Result<GroupContext, Failure> {
-    let after = GroupContext::read(staged.group_context().extensions())
-        .map_err(|_| Rejected::InvalidCommit)?;
-    if after.conversation_type != before.conversation_type || after.creator != before.creator {
-        return Err(Rejected::InvalidCommit.into());
-    }
-    let floor = before.floor();
-    if after.floor() < floor {
-        return Err(Rejected::PolicyDenied.into());
-    }
-    if after
-        .floor()
-        .is_some_and(|floor| floor > welcome::own_version())
-    {
-        return Err(Blocked::VersionFloor.into());
-    }
-    check_sequences(before, &after, item.sequence_id)?;
-    let states = changed_states(txn, before, &after)?;
-    check_installations(group, before, &after, staged, &states)?;
-    Ok(after)
-}
-
-/// Member sequence ids never fall, are not zero, and name updates before the commit.
-fn check_sequences(
-    before: &GroupContext,
-    after: &GroupContext,
-    commit: SequenceId,
-) -> Result<(), Rejected> {
-    for (inbox, sequence) in &after.members {
-        let old = before.members.get(inbox);
-        if old == Some(sequence) {
-            continue;
-        }
-        if *sequence == SequenceId::ZERO || *sequence >= commit {
-            return Err(Rejected::IdentityReferenceInvalid);
-        }
-        if old.is_some_and(|old| old > sequence) {
-            return Err(Rejected::InvalidCommit);
-        }
-    }
-    Ok(())
-}
-
-/// The verified states of an inbox before and after a commit.
-struct Changed {
-    before: Option<AssociationState>,
-    after: Option<AssociationState>,
-}
-
-/// Reads the identity states that the commit's changes rest on, or says which are missing.
-fn changed_states(
-    txn: &WriteTxn<'_>,
-    before: &GroupContext,
-    after: &GroupContext,
-) -> Result<BTreeMap<InboxId, Changed>, Failure> {
-    let inboxes: BTreeSet<&InboxId> = before.members.keys().chain(after.members.keys()).collect();
-    let mut states = BTreeMap::new();
-    let mut missing = Vec::new();
-    for inbox in inboxes {
-        let (old, new) = (before.members.get(inbox), after.members.get(inbox));
-        if old == new {
-            continue;
-        }
-        let mut read = |sequence: Option<&SequenceId>| -> Result<_, StorageError> {
-            let Some(sequence) = sequence.filter(|sequence| **sequence > SequenceId::ZERO) else {
-                return Ok(None);
-            };
-            let state = state_at(txn, inbox, *sequence)?;
-            if state.is_none() {
-                missing.push(Dependency::Identity {
-                    inbox: *inbox,
-                    sequence: *sequence,
-                });
-            }
-            Ok(state)
-        };
-        let changed = Changed {
-            before: read(old)?,
-            after: read(new)?,
-        };
-        states.insert(*inbox, changed);
-    }
-    if !missing.is_empty() {
-        return Err(Failure::Verdict(Verdict::Waits(missing)));
-    }
-    Ok(states)
-}
-
-/// Added leaves are what the identity log says was added; removed leaves are what it says is gone.
-fn check_installations(
-    group: &MlsGroup,
-    before: &GroupContext,
-    after: &GroupContext,
-    staged: &StagedCommit,
-    states: &BTreeMap<InboxId, Changed>,
-) -> Result<(), Failure> {
-    let in_tree: BTreeSet<InstallationId> = group
-        .members()
-        .filter_map(|member| Leaf::of(&member).ok())
-        .map(|leaf| leaf.installation)
-        .collect();
-    let installations = |state: &Option<AssociationState>| -> BTreeSet<InstallationId> {
-        state
-            .iter()
-            .flat_map(AssociationState::installations)
-            .collect()
-    };
-    let (mut to_add, mut to_remove) = (BTreeSet::new(), BTreeSet::new());
-    for (inbox, changed) in states {
-        let (old, new) = (
-            installations(&changed.before),
-            installations(&changed.after),
-        );
-        to_add.extend(new.difference(&old).map(|id| (*inbox, *id)));
-        to_remove.extend(old.difference(&new).copied());
-    }
-    for proposal in staged.add_proposals() {
-        let leaf = proposal.add_proposal().key_package().leaf_node();
-        let added = crate::leaf::installation_of(leaf.signature_key().as_slice());
-        let inbox = crate::leaf::inbox_of(leaf.credential());
-        let (Ok(added), Ok(inbox)) = (added, inbox) else {
-            return Err(Rejected::InvalidCommit.into());
-        };
-        if !to_add.contains(&(inbox, added)) && !in_tree.contains(&added) {
-            return Err(Rejected::InvalidCommit.into());
-        }
-    }
-    let failed: BTreeSet<InstallationId> = after.failed.union(&before.failed).copied().collect();
-    for proposal in staged.remove_proposals() {
-        let index = proposal.remove_proposal().removed();
-        let leaf = group
-            .member_at(index)
-            .and_then(|member| Leaf::of(&member).ok());
-        let leaf = leaf.ok_or(Rejected::InvalidCommit)?;
-        if !to_remove.remove(&leaf.installation) {
-            return Err(Rejected::InvalidCommit.into());
-        }
-    }
-    // What the log says is gone and is neither removed nor known to have failed would stay.
-    let stays = to_remove
-        .iter()
-        .any(|gone| in_tree.contains(gone) && !failed.contains(gone));
-    if stays {
-        return Err(Rejected::InvalidCommit.into());
-    }
-    Ok(())
 }
 
 /// What a merged commit changed, with its transcript.

@@ -18,7 +18,7 @@ use super::verdict::{self, Failure};
 use super::{MlsProcessor, commit, prepare};
 use crate::content::{Payload, decode_payload};
 use crate::group::{Frame, FrameKind, GroupFault, MAX_PAST_EPOCHS, load, process};
-use crate::store::Deferred;
+use crate::store::{Deferred, join_epoch};
 use crate::{Installation, Leaf, Provider};
 
 impl GroupProcessor for MlsProcessor {
@@ -106,7 +106,11 @@ impl GroupTurn<'_> {
         if Some(*frame.group_id()) != item.topic.group_id() {
             return Err(Rejected::WrongGroup.into());
         }
-        check_epoch(group.epoch().as_u64(), &frame)?;
+        let current = group.epoch().as_u64();
+        check_epoch(current, &frame)?;
+        if frame.epoch() < current && frame.epoch() < join_epoch(txn, frame.group_id())? {
+            return Err(Rejected::BeforeJoin.into());
+        }
         if let Some(intent) = &item.own {
             return match frame.kind() {
                 FrameKind::Application => own_message(self.installation, item, intent),

@@ -7,7 +7,9 @@
 mod commit;
 mod group;
 mod identity;
+mod permission;
 mod prepare;
+mod validate;
 mod verdict;
 mod welcome;
 

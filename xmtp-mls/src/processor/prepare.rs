@@ -176,6 +176,7 @@ impl Membership {
         }
         for inbox in &body.removed_inboxes {
             let inbox = InboxId::parse_hex(inbox).map_err(|_| unsendable("invalid"))?;
+            list_absent(txn, &leaves, &mut next, &inbox, &BTreeSet::new())?;
             next.members.remove(&inbox);
             let gone = leaves.values().filter(|leaf| leaf.inbox == inbox);
             change.removes.extend(gone.map(|leaf| leaf.index));
@@ -233,6 +234,7 @@ impl Membership {
                 next.failed.remove(id);
             }
         }
+        list_absent(txn, leaves, next, &inbox, &installations)?;
         next.members.insert(inbox, sequence);
         Ok(())
     }
@@ -240,6 +242,25 @@ impl Membership {
     fn is_nothing(&self, before: &GroupContext) -> bool {
         self.adds.is_empty() && self.removes.is_empty() && self.membership == before.to_membership()
     }
+}
+
+/// Lists as failed what an inbox loses by the change and never had a leaf: everybody expects a
+/// removal of what is gone and not listed.
+fn list_absent(
+    txn: &WriteTxn<'_>,
+    leaves: &BTreeMap<InstallationId, Leaf>,
+    next: &mut GroupContext,
+    inbox: &InboxId,
+    left: &BTreeSet<InstallationId>,
+) -> Result<(), Stop> {
+    let held = next.members.get(inbox).copied().unwrap_or_default();
+    let Some(state) = state_at(txn, inbox, held)? else {
+        return Ok(());
+    };
+    let gone = state.installations().into_iter();
+    let absent = gone.filter(|id| !left.contains(id) && !leaves.contains_key(id));
+    next.failed.extend(absent);
+    Ok(())
 }
 
 /// Builds the commit of an attribute change.

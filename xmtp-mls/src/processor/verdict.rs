@@ -56,6 +56,7 @@ impl Failure {
 /// | secret consumed or out of reach | secret_gone | secret_gone |
 /// | does not decrypt, wrong sender or signature | unauthenticated | unauthenticated |
 /// | proposal not held | - | decided by the ledger |
+/// | own leaf, but not what is pending | - | own_unmatched |
 /// | any other broken rule | malformed | invalid_commit |
 pub(super) fn of_group(fault: GroupFault, kind: FrameKind) -> Failure {
     let local = |what| Failure::Verdict(Verdict::Retry(RetryCause::Local { what }));
@@ -75,7 +76,8 @@ pub(super) fn of_group(fault: GroupFault, kind: FrameKind) -> Failure {
         GroupFault::Invalid("sender" | "signature") => Rejected::Unauthenticated.into(),
         GroupFault::ProposalMissing => Rejected::ProposalAbsent.into(),
         GroupFault::ProposalUnsupported => Rejected::UnsupportedProposal.into(),
-        GroupFault::Inactive | GroupFault::OwnCommitMismatch => Rejected::InvalidCommit.into(),
+        GroupFault::OwnCommitMismatch => Rejected::OwnUnmatched.into(),
+        GroupFault::Inactive => Rejected::InvalidCommit.into(),
         _ if is_application => Rejected::Malformed.into(),
         _ => Rejected::InvalidCommit.into(),
     }

@@ -12,14 +12,14 @@ use xmtp_core::storage::{StorageError, WriteTxn};
 use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::content::ConversationType;
 use xmtp_proto::storage::v1 as stored;
-use xmtp_proto::{COMPATIBLE_LIBXMTP_VERSION, InstallationId, SequenceId};
+use xmtp_proto::{COMPATIBLE_LIBXMTP_VERSION, InboxId, InstallationId, SequenceId};
 
 use super::MlsProcessor;
 use super::group::transcript_message;
 use super::identity::state_at;
 use super::verdict::{Failure, of_join, of_welcome};
 use crate::content::{join_transcript_id, joined};
-use crate::group::{Attribute, GroupFault, StagedJoin, stage_join};
+use crate::group::{Attribute, GroupFault, StagedJoin, is_closed, stage_join};
 use crate::key_package::{named_key, note_welcome};
 use crate::welcome::{Opened, UnwrappedWelcome, WelcomeFault, check_anchor, open};
 
@@ -64,7 +64,7 @@ impl MlsProcessor {
             return Err(Blocked::VersionFloor.into());
         }
         check_members(txn, &staged)?;
-        check_kind(&staged)?;
+        check_kind(&staged, &self.installation.inbox())?;
         Ok(JoinCandidate {
             processor: self,
             staged,
@@ -155,23 +155,35 @@ fn check_members(txn: &WriteTxn<'_>, staged: &StagedJoin) -> Result<(), Failure>
     Ok(())
 }
 
-/// The rules of a two-party conversation, whoever added this installation.
-fn check_kind(staged: &StagedJoin) -> Result<(), Failure> {
+/// The rules of a two-party conversation, whoever added this installation, and of a group of the
+/// installations of one inbox.
+fn check_kind(staged: &StagedJoin, own: &InboxId) -> Result<(), Failure> {
     let context = staged.context();
-    if context.conversation_type != ConversationType::Dm {
-        return Ok(());
-    }
-    let Some((first, second)) = context.dm else {
-        return Err(Rejected::WelcomeMembership.into());
+    let is_sound = match context.conversation_type {
+        ConversationType::Dm => is_dm(staged, own),
+        ConversationType::Sync => staged.leaves().iter().all(|leaf| leaf.inbox == *own),
+        _ => true,
     };
-    let in_pair = |inbox: &xmtp_proto::InboxId| *inbox == first || *inbox == second;
-    let members = context.members.keys().all(in_pair);
-    let leaves = staged.leaves().iter().all(|leaf| in_pair(&leaf.inbox));
-    let no_admins = context.admins.is_empty() && context.super_admins.is_empty();
-    if first == second || !members || !leaves || !no_admins {
-        return Err(Rejected::WelcomeMembership.into());
+    match is_sound {
+        true => Ok(()),
+        false => Err(Rejected::WelcomeMembership.into()),
     }
-    Ok(())
+}
+
+/// Two different inboxes, of which this is one, nobody else, no roles, and rules that keep it so.
+fn is_dm(staged: &StagedJoin, own: &InboxId) -> bool {
+    let context = staged.context();
+    let Some((first, second)) = context.dm else {
+        return false;
+    };
+    let in_pair = |inbox: &InboxId| *inbox == first || *inbox == second;
+    first != second
+        && in_pair(own)
+        && context.members.keys().all(in_pair)
+        && staged.leaves().iter().all(|leaf| in_pair(&leaf.inbox))
+        && context.admins.is_empty()
+        && context.super_admins.is_empty()
+        && is_closed(&context.policies)
 }
 
 /// A Welcome that passed every check.

@@ -59,6 +59,8 @@ pub(crate) enum Label {
     InstallationSeed = 30,
     /// When a Welcome was last accepted; ours, not openmls's.
     WelcomeAccepted = 31,
+    /// The epoch at which a group was joined; ours, not openmls's.
+    JoinEpoch = 32,
 }
 
 /// The owner of what belongs to the installation and to no group.
@@ -252,6 +254,29 @@ pub fn erase_group(
     group: &xmtp_proto::id::GroupId,
 ) -> Result<(), StorageError> {
     txn.clear(schema::MLS, &group.as_bytes().to_vec())
+}
+
+/// Keeps the epoch at which a group was joined, until the group is erased.
+pub(crate) fn put_join_epoch(
+    txn: &mut WriteTxn<'_>,
+    group: &xmtp_proto::id::GroupId,
+    epoch: u64,
+) -> Result<(), StorageError> {
+    let key = key(group.as_bytes(), Label::JoinEpoch, &[]);
+    txn.put(schema::MLS, &key, &Raw(epoch.to_be_bytes().to_vec()))
+}
+
+/// Reads the epoch at which a group was joined; 0 for one that was created here.
+pub(crate) fn join_epoch(
+    txn: &WriteTxn<'_>,
+    group: &xmtp_proto::id::GroupId,
+) -> Result<u64, StorageError> {
+    let key = key(group.as_bytes(), Label::JoinEpoch, &[]);
+    let Some(Raw(epoch)) = txn.row(schema::MLS, &key)? else {
+        return Ok(0);
+    };
+    let epoch = epoch.as_slice().try_into().map(u64::from_be_bytes);
+    epoch.map_err(|_| codec::corrupt("join epoch"))
 }
 
 pub(crate) fn key(owner: &[u8], label: Label, sub: &[u8]) -> (Vec<u8>, (u8, Vec<u8>)) {

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct Scenario {
     /// The people, in the order of their databases.
     pub people: Vec<String>,
+    /// Further devices: each is one of the people, with the account of another.
+    pub devices: Vec<(String, String)>,
     /// The steps with their line numbers.
     pub steps: Vec<(usize, Step)>,
 }
@@ -69,6 +71,79 @@ pub enum Step {
         group: String,
         name: String,
     },
+    Forges {
+        who: String,
+        posts: bool,
+        what: Vec<String>,
+        label: String,
+    },
+    Posts {
+        who: String,
+        label: String,
+    },
+    CannotPost {
+        who: String,
+        label: String,
+    },
+    Founds {
+        who: String,
+        form: String,
+        group: String,
+        whom: Vec<String>,
+    },
+    Sees {
+        who: String,
+        kept: String,
+        posted: String,
+    },
+    SeesBrokenInbox {
+        who: String,
+        whom: String,
+    },
+    Revokes {
+        who: String,
+        whom: String,
+    },
+    LosesProposals {
+        who: String,
+        group: String,
+    },
+    SyncsInPart {
+        who: String,
+    },
+    Hurries {
+        who: String,
+    },
+    RestartsLater {
+        who: String,
+        days: u32,
+    },
+    Verdict {
+        who: String,
+        label: String,
+        told: Told,
+    },
+}
+
+/// What became of an envelope at somebody's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It is handled, and not rejected.
+    Applied,
+    /// It is rejected for a recorded reason.
+    Rejected(String),
+    /// It is at the head of its topic and blocked, or it is a Welcome and blocked, for a reason.
+    Blocked(String),
+    /// It is at the head of its topic, or a Welcome, and waits for something.
+    Waits,
+    /// It is received and not handled, whatever the reason.
+    Held,
+    /// It is a Welcome that led to a group.
+    Joined,
+    /// F is there.
+    Received,
+    /// P is there.
+    Processed,
 }
 
 /// A line that is no step.
@@ -95,6 +170,7 @@ impl std::error::Error for ParseError {}
 pub fn parse(text: &str) -> Result<Scenario, ParseError> {
     let mut scenario = Scenario {
         people: Vec::new(),
+        devices: Vec::new(),
         steps: Vec::new(),
     };
     for (index, line) in text.lines().enumerate() {
@@ -111,6 +187,15 @@ pub fn parse(text: &str) -> Result<Scenario, ParseError> {
             scenario
                 .people
                 .extend(people.iter().map(ToString::to_string));
+            continue;
+        }
+        if let ["device", name, "of", owner] = words.as_slice() {
+            if !scenario.people.iter().any(|known| known == owner) {
+                return Err(fault);
+            }
+            scenario.people.push((*name).to_owned());
+            let device = ((*name).to_owned(), (*owner).to_owned());
+            scenario.devices.push(device);
             continue;
         }
         let step = step(&words).ok_or_else(|| fault.clone())?;
@@ -156,6 +241,7 @@ fn step(words: &[&str]) -> Option<Step> {
             count: count.parse().ok()?,
         },
         [who, "restarts"] => Step::Restarts { who: own(who) },
+        [_, "has", "received" | "processed", "to", _] => return rogue(words),
         [who, "has", group, texts @ ..] => Step::Has {
             who: own(who),
             group: own(group),
@@ -182,8 +268,86 @@ fn step(words: &[&str]) -> Option<Step> {
             group: own(group),
             name: own(name),
         },
+        _ => return rogue(words),
+    })
+}
+
+/// Reads what only rogues do, and what becomes of it.
+fn rogue(words: &[&str]) -> Option<Step> {
+    let own = |word: &&str| (*word).to_owned();
+    if let [who, "cannot", "post", label] = words {
+        return Some(Step::CannotPost {
+            who: own(who),
+            label: own(label),
+        });
+    }
+    if let [who, "posts", label] = words {
+        return Some(Step::Posts {
+            who: own(who),
+            label: own(label),
+        });
+    }
+    if let [who, verb @ ("posts" | "keeps"), what @ .., "as", label] = words {
+        return Some(Step::Forges {
+            who: own(who),
+            posts: *verb == "posts",
+            what: what.iter().map(own).collect(),
+            label: own(label),
+        });
+    }
+    if let Some((who, label, told)) = verdict(words) {
+        return Some(Step::Verdict { who, label, told });
+    }
+    Some(match words {
+        [who, "founds", form, group, "with", whom @ ..] => Step::Founds {
+            who: own(who),
+            form: own(form),
+            group: own(group),
+            whom: whom.iter().map(own).collect(),
+        },
+        [who, "sees", "a", "broken", "inbox", "of", whom] => Step::SeesBrokenInbox {
+            who: own(who),
+            whom: own(whom),
+        },
+        [who, "sees", kept, "for", posted] => Step::Sees {
+            who: own(who),
+            kept: own(kept),
+            posted: own(posted),
+        },
+        [who, "revokes", whom] => Step::Revokes {
+            who: own(who),
+            whom: own(whom),
+        },
+        [who, "loses", "the", "proposals", "of", group] => Step::LosesProposals {
+            who: own(who),
+            group: own(group),
+        },
+        [who, "syncs", "in", "part"] => Step::SyncsInPart { who: own(who) },
+        [who, "hurries"] => Step::Hurries { who: own(who) },
+        [who, "restarts", days, "days", "later"] => Step::RestartsLater {
+            who: own(who),
+            days: days.parse().ok()?,
+        },
         _ => return None,
     })
+}
+
+/// Reads who has which verdict on what.
+fn verdict(words: &[&str]) -> Option<(String, String, Told)> {
+    let (who, label, told) = match words {
+        [who, "applies", label] => (who, label, Told::Applied),
+        [who, "rejects", label, "as", code] => (who, label, Told::Rejected((*code).to_owned())),
+        [who, "is", "blocked", "at", label, "by", code] => {
+            (who, label, Told::Blocked((*code).to_owned()))
+        }
+        [who, "waits", "at", label] => (who, label, Told::Waits),
+        [who, "holds", label] => (who, label, Told::Held),
+        [who, "joins", "by", label] => (who, label, Told::Joined),
+        [who, "has", "received", "to", label] => (who, label, Told::Received),
+        [who, "has", "processed", "to", label] => (who, label, Told::Processed),
+        _ => return None,
+    };
+    Some(((*who).to_owned(), (*label).to_owned(), told))
 }
 
 impl Step {
@@ -198,10 +362,22 @@ impl Step {
             | Self::Restarts { who }
             | Self::Has { who, .. }
             | Self::Membership { who, .. }
-            | Self::Names { who, .. } => vec![who],
+            | Self::Names { who, .. }
+            | Self::Forges { who, .. }
+            | Self::Posts { who, .. }
+            | Self::CannotPost { who, .. }
+            | Self::Sees { who, .. }
+            | Self::LosesProposals { who, .. }
+            | Self::SyncsInPart { who }
+            | Self::Hurries { who }
+            | Self::RestartsLater { who, .. }
+            | Self::Verdict { who, .. } => vec![who],
             Self::Adds { who, whom, .. }
             | Self::Removes { who, whom, .. }
+            | Self::SeesBrokenInbox { who, whom }
+            | Self::Revokes { who, whom }
             | Self::Agrees { who, whom, .. } => vec![who, whom],
+            Self::Founds { who, whom, .. } => std::iter::once(who).chain(whom).collect(),
         }
     }
 }

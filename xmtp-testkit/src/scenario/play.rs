@@ -1,22 +1,29 @@
 //! Playing a scenario, step by step, over whatever crash is planned.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use prost::Message as _;
 use thiserror::Error;
 use xmtp_core::delivery::{Filter, Message, Scope, StreamError};
 use xmtp_core::send::SendError;
 use xmtp_core::storage::{OpenError, StorageError};
+use xmtp_core::sync::SyncError;
 use xmtp_mls::content::{decode_text, encode_text};
 use xmtp_mls::{BuildError, Client, ClientError, Group};
 use xmtp_proto::GroupId;
 use xmtp_proto::content::EncodedContent;
 use xmtp_proto::storage::v1::MessageKind;
 
-use super::{CrashAt, Engine, PersonState, Scenario, Step, World};
+use super::{CrashAt, Engine, PersonState, Scenario, Step, World, forge, verdict};
+use crate::rogue::{Rogue, RogueError};
 
 /// Crashes after which a step is given up; each crash is planned once.
 const MAX_TRIES: usize = 4;
+/// How long a sync may take, by the clock of whoever syncs.
+const SYNC_PATIENCE: Duration = Duration::from_secs(60 * 60);
+/// How long a sync is given that is to stay incomplete, where nothing ends it earlier.
+const SYNC_IN_PART: Duration = Duration::from_secs(2);
 /// Messages read of one group.
 const MAX_TEXTS: u32 = 128;
 
@@ -45,7 +52,9 @@ pub enum PlayError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     #[error(transparent)]
-    Sync(#[from] xmtp_core::sync::SyncError),
+    Sync(#[from] SyncError),
+    #[error(transparent)]
+    Rogue(#[from] RogueError),
     #[error("a wallet's secret is no key")]
     Wallet(#[from] xmtp_identity::InvalidSecret),
 }
@@ -68,7 +77,7 @@ pub async fn play(
     engine: Engine,
     crash: Option<CrashAt>,
 ) -> Result<Outcome, PlayError> {
-    let mut world = World::start(&scenario.people, engine, crash).await?;
+    let mut world = World::start(scenario, engine, crash).await?;
     for (line, step) in &scenario.steps {
         repeat(&mut world, *line, step).await?;
     }
@@ -144,11 +153,69 @@ async fn act(world: &mut World, line: usize, step: &Step) -> Result<(), PlayErro
             Ok(())
         }
         Step::Syncs { who } => {
-            world.client(who).await?.sync_all().await?;
+            let client = world.client(who).await?;
+            client.sync_all_within(SYNC_PATIENCE).await?;
             Ok(())
         }
         Step::Consumes { who, count } => consume(world, who, *count).await,
         Step::Restarts { who } => {
+            world.close(who).await?;
+            world.client(who).await.map(|_| ())
+        }
+        _ => act_rogue(world, step).await,
+    }
+}
+
+/// Does what only rogues do, or what happens to those who meet them.
+async fn act_rogue(world: &mut World, step: &Step) -> Result<(), PlayError> {
+    match step {
+        Step::Forges {
+            who,
+            posts,
+            what,
+            label,
+        } => {
+            forge::forge(world, who, what, label).await?;
+            match posts {
+                true => forge::post(world, label).await,
+                false => Ok(()),
+            }
+        }
+        Step::Posts { label, .. } => forge::post(world, label).await,
+        Step::CannotPost { label, .. } => forge::cannot_post(world, label).await,
+        Step::Founds {
+            who,
+            form,
+            group,
+            whom,
+        } => forge::found_group(world, who, form, group, whom).await,
+        Step::Sees { who, kept, posted } => {
+            let envelope = world.kept(kept)?.envelope;
+            let (_, sequence) = world.posted(posted)?;
+            world.shown(who)?.show(sequence.get(), envelope);
+            Ok(())
+        }
+        Step::SeesBrokenInbox { who, whom } => forge::break_inbox(world, who, whom).await,
+        Step::Revokes { who, whom } => forge::revoke(world, who, whom).await,
+        Step::LosesProposals { who, group } => {
+            let group = world.group(group)?;
+            let client = world.client(who).await?;
+            Ok(Rogue::of(&client, 0)?.lose_proposals(&group)?)
+        }
+        Step::SyncsInPart { who } => {
+            let client = world.client(who).await?;
+            match client.sync_all_within(SYNC_IN_PART).await {
+                Err(SyncError::Incomplete(_)) => Ok(()),
+                Err(error) => Err(error.into()),
+                Ok(_) => Err(PlayError::Told("the sync is complete".to_owned())),
+            }
+        }
+        Step::Hurries { who } => {
+            world.hurry(who)?;
+            world.close(who).await
+        }
+        Step::RestartsLater { who, days } => {
+            world.be_later(who, *days)?;
             world.close(who).await?;
             world.client(who).await.map(|_| ())
         }
@@ -181,6 +248,7 @@ async fn assert(world: &mut World, step: &Step) -> Result<(), PlayError> {
             let found = group_of(world, who, group).await?.name().await?;
             equal(&found, name)
         }
+        Step::Verdict { who, label, told } => verdict::expect(world, who, label, told).await,
         _ => Err(PlayError::Told("it is no assertion".to_owned())),
     }
 }
@@ -196,8 +264,7 @@ async fn created(client: &Client, name: &str) -> Result<GroupId, PlayError> {
 }
 
 async fn group_of(world: &mut World, who: &str, group: &str) -> Result<Group, PlayError> {
-    let id = world.groups.get(group).copied();
-    let id = id.ok_or_else(|| PlayError::Told(format!("{group} was never created")))?;
+    let id = world.group(group)?;
     Ok(world.client(who).await?.conversations().group(id))
 }
 
@@ -262,7 +329,13 @@ async fn final_state(world: &mut World, who: &str) -> Result<PersonState, PlayEr
     let mut state = PersonState {
         texts: BTreeMap::new(),
         active: BTreeMap::new(),
+        verdicts: BTreeMap::new(),
     };
+    let told = world.verdicts.clone();
+    for ((_, label), told) in told.iter().filter(|((name, _), _)| name == who) {
+        verdict::expect(world, who, label, told).await?;
+        state.verdicts.insert(label.clone(), format!("{told:?}"));
+    }
     let groups: Vec<String> = world.groups.keys().cloned().collect();
     for name in groups {
         let active = match group_of(world, who, &name).await?.is_active().await {

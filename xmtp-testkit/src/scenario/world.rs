@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use xmtp_core::limits::DEFAULT_CONSUMER_LEASE_DURATION;
 use xmtp_core::storage::{Storage, verify};
+use xmtp_core::sync::SyncError;
 use xmtp_core::testing::faulty::{Faulty, Side};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_mls::{Account, Client};
@@ -14,14 +15,25 @@ use xmtp_proto::{GroupId, InboxId, MessageId};
 use xmtp_storage_sled::SledStorage;
 use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
-use super::PlayError;
+use super::forge::Forged;
 use super::power::{Metered, NO_CHECKPOINT_PAGES};
-use crate::{ShiftedRuntime, TestBackend};
+use super::wire::{Shown, Wire};
+use super::{PlayError, Scenario, Told};
+use crate::{InProcessTransport, ShiftedRuntime, TestBackend};
 
 /// How much later a process is opened again after it died, so that the lease of its default
 /// consumer has lapsed.
 const LEASE_IS_OVER: Duration =
     DEFAULT_CONSUMER_LEASE_DURATION.saturating_add(Duration::from_secs(1));
+
+/// How fast the timers of somebody in a hurry run.
+const HURRY: u32 = 20;
+
+/// How long somebody whose machine died may take to receive again what was lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One day, in seconds.
+const DAY: u64 = 24 * 60 * 60;
 
 /// Which storage engine the people use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +75,8 @@ pub struct PersonState {
     pub texts: BTreeMap<String, Vec<String>>,
     /// Whether each group is active.
     pub active: BTreeMap<String, bool>,
+    /// What was told of envelopes during the play and still holds, by label.
+    pub verdicts: BTreeMap<String, String>,
 }
 
 enum Disk {
@@ -86,6 +100,12 @@ pub(super) struct Person {
     deaths: u32,
     /// Whether the last death took commits along.
     has_lost: bool,
+    /// What is shown on this person's wire in the place of stored envelopes.
+    shown: Shown,
+    /// Whether timers run faster.
+    hurries: bool,
+    /// How far this person's clock is ahead.
+    later: Duration,
 }
 
 /// Texts that the default consumers handed over.
@@ -105,6 +125,12 @@ pub struct World {
     pub(super) groups: BTreeMap<String, GroupId>,
     /// What came out of the default consumers.
     pub(super) handed: Handed,
+    /// What rogues made, by label.
+    pub(super) forged: BTreeMap<String, Forged>,
+    /// Keys that rogues have used up for commits and proposals, over all groups.
+    pub(super) used: u32,
+    /// What was told last of an envelope at somebody's, by both names.
+    pub(super) verdicts: BTreeMap<(String, String), Told>,
     backend: TestBackend,
     loses_power: bool,
     crash: Option<CrashAt>,
@@ -125,7 +151,7 @@ impl World {
     /// # Errors
     /// When the temporary folder cannot be made.
     pub async fn start(
-        people: &[String],
+        scenario: &Scenario,
         engine: Engine,
         crash: Option<CrashAt>,
     ) -> Result<Self, PlayError> {
@@ -134,6 +160,9 @@ impl World {
             people: BTreeMap::new(),
             groups: BTreeMap::new(),
             handed: Handed::default(),
+            forged: BTreeMap::new(),
+            used: 0,
+            verdicts: BTreeMap::new(),
             backend: TestBackend::start().await,
             loses_power: crash
                 .as_ref()
@@ -141,7 +170,12 @@ impl World {
             crash,
             home,
         };
+        let people = &scenario.people;
         for (index, name) in people.iter().enumerate() {
+            // A device has the secret of its owner.
+            let device = scenario.devices.iter().find(|(device, _)| device == name);
+            let owner = device.and_then(|(_, owner)| people.iter().position(|one| one == owner));
+            let index = owner.unwrap_or(index);
             let path = world.home.path().join(name);
             let disk = match engine {
                 Engine::Memory => Disk::Memory(MemoryDisk::new()),
@@ -158,6 +192,9 @@ impl World {
                 commits: 0,
                 deaths: 0,
                 has_lost: false,
+                shown: Shown::default(),
+                hurries: false,
+                later: Duration::ZERO,
             };
             world.people.insert(name.clone(), person);
         }
@@ -169,7 +206,7 @@ impl World {
     /// # Errors
     /// When it does not open, which a crash in the middle of it makes happen.
     pub(super) async fn client(&mut self, who: &str) -> Result<Client, PlayError> {
-        let transport = self.backend.in_process();
+        let inner = self.backend();
         let crash = self.crash.clone().filter(|crash| crash.who == who);
         let person = self.person(who)?;
         if person.is_dead() {
@@ -202,28 +239,58 @@ impl World {
             faulty.crash_at_commit(crash.commit - person.commits, crash.side);
         }
         person.faulty = Some(faulty.clone());
+        let shown = person.shown.clone();
         let client = Client::builder()
             .storage(faulty)
-            .transport(transport)
-            .runtime(ShiftedRuntime::ahead(LEASE_IS_OVER * person.deaths))
+            .transport(Wire { inner, shown })
+            .runtime(person.runtime())
             .account(Account::from_wallet_secret(&person.secret)?)
             .build()
             .await?;
         person.client = Some(client.clone());
         if std::mem::take(&mut person.has_lost) {
-            // What an earlier step received may be gone, and is there to be received again.
-            client.sync_all().await?;
+            // What an earlier step received may be gone, and is there to be received again; what
+            // is blocked stays so.
+            match client.sync_all_within(PATIENCE).await {
+                Ok(_) | Err(SyncError::Incomplete(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(client)
     }
 
     /// Answers the inbox of a person.
     pub(super) fn inbox(&self, who: &str) -> Result<InboxId, PlayError> {
-        let person = self
-            .people
-            .get(who)
-            .ok_or(PlayError::Unknown(who.to_owned()))?;
-        Ok(Account::from_wallet_secret(&person.secret)?.inbox_id())
+        Ok(Account::from_wallet_secret(&self.secret(who)?)?.inbox_id())
+    }
+
+    /// Answers the secret of a person's wallet.
+    pub(super) fn secret(&self, who: &str) -> Result<[u8; 32], PlayError> {
+        let person = self.people.get(who);
+        let person = person.ok_or(PlayError::Unknown(who.to_owned()))?;
+        Ok(person.secret)
+    }
+
+    /// Answers a way to the backend that shows what is stored there.
+    pub(super) fn backend(&self) -> InProcessTransport {
+        self.backend.in_process()
+    }
+
+    /// Answers what is shown on a person's wire.
+    pub(super) fn shown(&mut self, who: &str) -> Result<Shown, PlayError> {
+        Ok(self.person(who)?.shown.clone())
+    }
+
+    /// Makes a person's timers run faster from the next opening on.
+    pub(super) fn hurry(&mut self, who: &str) -> Result<(), PlayError> {
+        self.person(who)?.hurries = true;
+        Ok(())
+    }
+
+    /// Sets how far a person's clock is ahead from the next opening on.
+    pub(super) fn be_later(&mut self, who: &str, days: u32) -> Result<(), PlayError> {
+        self.person(who)?.later = Duration::from_secs(DAY * u64::from(days));
+        Ok(())
     }
 
     /// Tells whether a person's process has died since its client was opened.
@@ -295,6 +362,14 @@ impl World {
 impl Person {
     fn is_dead(&self) -> bool {
         self.faulty.as_ref().is_some_and(|faulty| faulty.is_dead())
+    }
+
+    fn runtime(&self) -> Arc<ShiftedRuntime> {
+        let by = LEASE_IS_OVER * self.deaths + self.later;
+        match self.hurries {
+            true => ShiftedRuntime::hasty(by, HURRY),
+            false => ShiftedRuntime::ahead(by),
+        }
     }
 
     fn storage(&self, loses_power: bool) -> Result<Arc<dyn Storage>, PlayError> {
