@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prost::Message;
-use xmtp_core::receipt;
+use xmtp_core::receipt::{self, AdmissionError, Batch};
 use xmtp_core::runtime::{Runtime, SimulatedRuntime};
 use xmtp_core::storage::{Database, Durability};
 use xmtp_core::testing::memory::MemoryDisk;
@@ -37,6 +37,32 @@ pub(super) fn admission(bytes: &[u8]) {
         assert!(envelope.sequence_id > last);
         last = envelope.sequence_id;
     }
+    admit(&batch, last);
+}
+
+/// Admits a batch that was checked, whose start is F, and takes it back.
+fn admit(batch: &Batch, last: SequenceId) {
+    let batch = Batch {
+        after: SequenceId::ZERO,
+        ..batch.clone()
+    };
+    MEMBER.with(|member| {
+        let admitted: Result<(), AdmissionError> =
+            member.database.write(Durability::Ordered, |txn| {
+                let admitted = receipt::admit(txn, &batch)?;
+                assert_eq!(admitted.new, batch.envelopes.len());
+                assert!(batch.envelopes.is_empty() || admitted.received == last);
+                let again = receipt::admit(txn, &batch)?;
+                assert_eq!((again.new, again.received), (0, admitted.received));
+                Err(AdmissionError::Shape { rule: "over" })
+            });
+        let refused = AdmissionError::Shape { rule: "over" };
+        match admitted {
+            Err(error) if error == refused => {}
+            Err(AdmissionError::Capacity(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    });
 }
 
 /// A member of one group, with a database in memory.

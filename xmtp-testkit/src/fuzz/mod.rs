@@ -7,6 +7,7 @@
 mod backend;
 mod client;
 mod seeds;
+mod turns;
 
 pub use seeds::seeds;
 
@@ -47,6 +48,9 @@ pub const TARGETS: &[Target] = &[
     target("key_package", client::key_package),
     target("identity_update", client::identity_update),
     target("content", client::content),
+    target("group_turn", turns::group),
+    target("identity_turn", turns::identity),
+    target("welcome_turn", turns::welcome),
 ];
 
 /// Runs the target of a name.

@@ -72,6 +72,9 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "key_package" => vec![key_package()],
         "identity_update" => vec![identity_update().encode_to_vec()],
         "content" => vec![content()],
+        "group_turn" => super::turns::messages(),
+        "identity_turn" => vec![identity_update().encode_to_vec()],
+        "welcome_turn" => super::turns::welcomes(),
         _ => Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 mod crash;
 mod depend;
 mod fairness;
+mod hostile;
 pub(crate) mod play;
 mod put_back;
 mod receive;

@@ -1,0 +1,3 @@
+#![no_main]
+
+xmtp_fuzz::fuzz!("identity_turn");
