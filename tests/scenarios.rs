@@ -17,7 +17,7 @@ fn scenarios() -> Vec<(String, Scenario)> {
         .map(|entry| entry.expect("a scenario").path())
         .collect();
     found.sort();
-    assert!(found.len() >= 5, "scenarios are missing");
+    assert!(found.len() >= 25, "scenarios are missing");
     found
         .into_iter()
         .map(|path| {
@@ -43,16 +43,19 @@ async fn play_all(engine: Engine) {
     assert!(faults.is_empty(), "on {engine:?}:\n{}", faults.join("\n"));
 }
 
+/// covers: STR-074, RVC-001, RVC-002, RVC-004
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_plays_in_memory() {
     play_all(Engine::Memory).await;
 }
 
+/// covers: STR-076, STR-082, STR-083, STR-086
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_plays_on_encrypted_sqlite() {
     play_all(Engine::Sqlite).await;
 }
 
+/// covers: STR-073, STR-080, STR-081, STR-115
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_plays_on_sealed_sled() {
     play_all(Engine::Sled).await;

@@ -30,9 +30,9 @@ use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
 use crate::rogue::group_envelope;
 
 /// Where the commit that adds the second member is.
-const ANCHOR: u64 = 9;
+const ANCHOR: u32 = 9;
 /// Where every input is.
-const HERE: u64 = 20;
+const HERE: u32 = 20;
 
 /// One member with a database in memory.
 struct Side {

@@ -10,6 +10,8 @@ use xmtp_proto::{GroupId, TopicKind};
 
 /// The bytes of an envelope that is nearly as large as the backend takes.
 const LARGE: usize = 1024 * 1024 - 1024;
+/// As many of them as one topic may hold.
+const MOST_LARGE: usize = 30;
 /// Groups of honest people.
 const HONEST: std::ops::Range<u8> = 10..18;
 
@@ -29,8 +31,13 @@ fn beset(world: &World) {
         world.receive(1, &rows);
     }
     world.receive(2, &[(1, "commit later"), (2, "behind"), (3, "behind")]);
-    let large = format!("large\n{}", "x".repeat(LARGE));
-    let rows: Vec<(u64, &str)> = (1..=30).map(|row| (row, large.as_str())).collect();
+    let large: Vec<String> = (1..=MOST_LARGE)
+        .map(|row| format!("large\n{row}{}", "x".repeat(LARGE)))
+        .collect();
+    let rows: Vec<(u64, &str)> = (1..)
+        .zip(&large)
+        .map(|(row, text)| (row, text.as_str()))
+        .collect();
     world.receive(3, &rows);
 }
 
@@ -63,7 +70,7 @@ fn a_hostile_topic_has_one_turn_between_those_of_all_others() {
     assert_eq!(count("commit invalid"), 4 * MAX_ADMISSION_ROWS);
     assert_eq!(count("commit later"), 1, "a blocked head is left alone");
     assert_eq!(count("behind"), 0);
-    assert_eq!(count("large"), 30);
+    assert_eq!(count("large"), MOST_LARGE);
     let (received, processed) = world.positions(2);
     assert_eq!((received, processed), (3, 0));
     let last = 3_000 + MAX_ADMISSION_ROWS as u64;
