@@ -8,7 +8,7 @@ use crate::files::{self, text_files};
 use crate::report;
 
 /// The crates a client is made of.
-const CLIENT_CRATES: [&str; 8] = [
+const CLIENT_CRATES: [&str; 7] = [
     "xmtp-core",
     "xmtp-identity",
     "xmtp-mls",
@@ -16,18 +16,16 @@ const CLIENT_CRATES: [&str; 8] = [
     "xmtp-storage-sled",
     "xmtp-storage-sqlite",
     "xmtp-transport-grpc",
-    "xmtp-transport-grpcweb",
 ];
 
 /// What each crate may depend on among our own, in normal and build dependencies.
-const MAY_DEPEND_ON: [(&str, &[&str]); 14] = [
+const MAY_DEPEND_ON: [(&str, &[&str]); 13] = [
     ("xmtp-proto", &[]),
     ("xmtp-identity", &["xmtp-proto"]),
     ("xmtp-core", &["xmtp-proto"]),
     ("xmtp-storage-sqlite", &["xmtp-core"]),
     ("xmtp-storage-sled", &["xmtp-core"]),
     ("xmtp-transport-grpc", &["xmtp-core", "xmtp-proto"]),
-    ("xmtp-transport-grpcweb", &["xmtp-core", "xmtp-proto"]),
     ("xmtp-mls", &["xmtp-core", "xmtp-identity", "xmtp-proto"]),
     ("xmtp-backend", &["xmtp-identity", "xmtp-proto"]),
     ("xmtp-bindings", &CLIENT_CRATES),
@@ -38,7 +36,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 14] = [
 ];
 
 /// What the testkit may use: it composes all the rest.
-const EVERYTHING: [&str; 9] = [
+const EVERYTHING: [&str; 8] = [
     "xmtp-backend",
     "xmtp-core",
     "xmtp-identity",
@@ -47,7 +45,6 @@ const EVERYTHING: [&str; 9] = [
     "xmtp-storage-sled",
     "xmtp-storage-sqlite",
     "xmtp-transport-grpc",
-    "xmtp-transport-grpcweb",
 ];
 
 /// Libraries that core must work without; a longer name that begins so counts as well.

@@ -6,20 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 
 use crate::auth::{self, KeySetFailure, Opened};
 use crate::config::{Config, ConfigError, Database, published};
 use crate::edge::{Listener, ObserveLayer, Serving, edge};
-use crate::limits::{ANSWER_TIME, OPEN_REQUEST_BYTES};
-use crate::services::{SERVICE_NAMES, Services, routes};
+use crate::limits::ANSWER_TIME;
+use crate::services::{Health, Services, routes};
 use crate::store::{
-    MemoryStore, OpenError, PostgresOptions, PostgresStore, PruneError, SetupError, SqliteStore,
-    Store, TailError,
+    MemoryStore, OpenError, PostgresOptions, PostgresStore, PruneError, SetupError, SqliteSettings,
+    SqliteStore, Store, TailError,
 };
 use crate::telemetry::{Scrape, metrics};
-use crate::warden::{Refusal, Warden, set_health};
+use crate::warden::{Refusal, Warden};
 
 /// Starts servers.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +128,8 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, StartE
         }
     };
     let (path, identifier) = (path.clone(), config.server.identifier.clone());
-    let open = move || SqliteStore::open(&path, &identifier, clock);
+    let settings = SqliteSettings::new(config);
+    let open = move || SqliteStore::open(&path, &identifier, clock, settings);
     let opened = tokio::task::spawn_blocking(open).await;
     let store = opened.map_err(|_| OpenError::Files(io::ErrorKind::Other))??;
     Ok(Arc::new(store))
@@ -168,16 +167,14 @@ impl Running {
             None => None,
         };
 
-        let (health, health_service) = tonic_health::server::health_reporter();
-        let health_service = health_service.max_decoding_message_size(OPEN_REQUEST_BYTES);
-        set_health(&health, ServingStatus::Serving).await;
+        let health = Health::new();
         let stop = watch::Sender::new(false);
         let observe = ObserveLayer {
             identifier: config.server.identifier.as_str().into(),
             request_logger: config.server.request_logger,
         };
         let (authenticator, keys) = auth.map_or((None, None), Opened::into_parts);
-        let routes = routes(&services).add_service(health_service);
+        let routes = routes(&services).add_service(health.service());
         let service = edge(routes, observe, authenticator);
         let pong_wait = Duration::from_millis(config.streams.max_pong_wait_ms.into());
         let answer_time = ANSWER_TIME.max(pong_wait);
@@ -227,7 +224,7 @@ impl Running {
         tokio::select! {
             ended = self.warden.ended() => ended,
             _ = &mut self.serving => {
-                self.refusal.refuse().await;
+                self.refusal.refuse();
                 Ended::ListenerFailed
             }
         }
@@ -240,9 +237,9 @@ impl Running {
     /// - Open requests may finish for as long as the configuration lets them.
     /// - Afterwards the database is closed.
     pub async fn stop(mut self) {
-        self.refusal.refuse().await;
+        self.refusal.refuse();
         self.stop.send_replace(true);
-        end_watches(self.refusal.health.clone()).await;
+        self.refusal.health.stop();
         if !self.serving.is_finished() {
             let drained = tokio::time::timeout(self.max_drain_duration, &mut self.serving).await;
             if drained.is_err() {
@@ -252,13 +249,5 @@ impl Running {
         }
         self.refusal.services.close().await;
         tracing::info!("the server has stopped");
-    }
-}
-
-/// Forgets every status, which ends the streams that watch them after their last news.
-async fn end_watches(mut health: HealthReporter) {
-    health.clear_service_status("").await;
-    for service in SERVICE_NAMES {
-        health.clear_service_status(service).await;
     }
 }

@@ -2,35 +2,25 @@
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
 
 use crate::auth::Refresher;
 use crate::server::Ended;
-use crate::services::{SERVICE_NAMES, Services};
+use crate::services::{Health, Services};
 use crate::telemetry::metrics;
 
 /// What is told that nobody is served any more.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) services: Services,
-    pub(crate) health: HealthReporter,
+    pub(crate) health: Health,
 }
 
 impl Refusal {
     /// Refuses new calls and ends the streams.
-    pub(crate) async fn refuse(&self) {
-        set_health(&self.health, ServingStatus::NotServing).await;
+    pub(crate) fn refuse(&self) {
+        self.health.refuse();
         metrics::backend_ready(false);
         self.services.shut_down();
-    }
-}
-
-/// Every service shares one status; the empty name stands for the server.
-pub(crate) async fn set_health(health: &HealthReporter, status: ServingStatus) {
-    health.set_service_status("", status).await;
-    for service in SERVICE_NAMES {
-        health.set_service_status(service, status).await;
     }
 }
 
@@ -58,7 +48,7 @@ impl Warden {
                 () = refusal.services.failed() => Ended::StoreFailed,
                 () = stale => Ended::KeysTooOld,
             };
-            refusal.refuse().await;
+            refusal.refuse();
             told.send_replace(Some(ended));
         });
         Self { task, ended }

@@ -4,7 +4,8 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use common::*;
 use tokio::net::TcpListener;
@@ -32,30 +33,48 @@ fn write_config(folder: &Path, more: &str) -> PathBuf {
     path
 }
 
-/// A running program and its log.
+/// A running program and its log; killed when it is dropped.
 struct Process {
     child: Child,
-    log: BufReader<ChildStdout>,
+    log: Receiver<String>,
     endpoint: String,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Process {
     fn start(config: &Path) -> Self {
         let mut child = program(config).stdout(Stdio::piped()).spawn().unwrap();
-        let mut log = BufReader::new(child.stdout.take().unwrap());
-        let endpoint = loop {
-            let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "the program ended");
-            if let Some((_, rest)) = line.split_once("127.0.0.1:") {
-                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-                break format!("http://127.0.0.1:{}", &rest[..digits]);
-            }
-        };
-        Self {
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (told, log) = channel();
+        // It ends with the program, whose log it reads.
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| told.send(line))
+        });
+        let mut process = Self {
             child,
             log,
-            endpoint,
+            endpoint: String::new(),
+        };
+        while process.endpoint.is_empty() {
+            let line = process
+                .log
+                .recv_timeout(PATIENCE)
+                .expect("it listens in time");
+            if let Some((_, rest)) = line.split_once("127.0.0.1:") {
+                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                process.endpoint = format!("http://127.0.0.1:{}", &rest[..digits]);
+            }
         }
+        process
     }
 
     async fn publish(&self, text: &str) -> u64 {
@@ -89,8 +108,8 @@ async fn an_acknowledged_publish_survives_a_kill() {
     }
 }
 
-fn terminate(child: &Child) {
-    let signal = format!("kill -TERM {}", child.id());
+fn terminate(id: u32) {
+    let signal = format!("kill -TERM {id}");
     let sent = Command::new("sh").args(["-c", &signal]).status().unwrap();
     assert!(sent.success());
 }
@@ -107,11 +126,17 @@ async fn a_signal_ends_a_program_that_still_waits_for_its_database() {
          [database]\nurl = \"postgres://user@{address}/name\"\n"
     );
     std::fs::write(&path, text).unwrap();
-    let mut child = program(&path).stdout(Stdio::null()).spawn().unwrap();
+    let mut command = tokio::process::Command::from(program(&path));
+    let mut child = command
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
     let asked = timeout(PATIENCE, silent.accept()).await;
     let _asked = asked.expect("it asks its database").unwrap();
-    terminate(&child);
-    assert!(child.wait().unwrap().success());
+    terminate(child.id().unwrap());
+    let ended = timeout(PATIENCE, child.wait()).await;
+    assert!(ended.expect("it ends in time").unwrap().success());
 }
 
 #[tokio::test]
@@ -119,11 +144,18 @@ async fn a_signal_stops_the_program_cleanly() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::start(&write_config(folder.path(), ""));
     process.publish("a").await;
-    terminate(&process.child);
-    let mut rest = String::new();
-    while process.log.read_line(&mut rest).unwrap() > 0 {}
-    assert!(process.child.wait().unwrap().success(), "{rest}");
-    assert!(rest.contains("the server has stopped"), "{rest}");
+    terminate(process.child.id());
+    let mut rest = Vec::new();
+    let end = loop {
+        match process.log.recv_timeout(PATIENCE) {
+            Ok(line) => rest.push(line),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end, RecvTimeoutError::Disconnected, "it ends in time");
+    assert!(process.child.wait().unwrap().success(), "{rest:?}");
+    let last = rest.last().expect("a last line");
+    assert!(last.contains("the server has stopped"), "{rest:?}");
 }
 
 /// covers: CFG-001, CFG-003
@@ -135,7 +167,15 @@ fn a_refused_file_is_told_by_its_field() {
     std::fs::write(&path, "[database]\nurl = \"memory:\"\n").unwrap();
     assert!(failed(&program(&path).output().unwrap()).contains("server.identifier"));
     let missing = folder.path().join("missing.toml");
-    assert!(failed(&program(&missing).output().unwrap()).contains("--config"));
+    for arguments in [&["--config"][..], &["check"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
+        let problem = failed(&command.args(arguments).arg(&missing).output().unwrap());
+        assert!(
+            problem.contains("missing.toml: the file can not be read"),
+            "{problem}"
+        );
+        assert!(!problem.contains("--config"), "{problem}");
+    }
     let bare = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"))
         .output()
         .unwrap();
@@ -155,6 +195,33 @@ fn said(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn what_is_asked_for_by_a_flag_is_no_failure() {
+    let version = said(&command(&["--version"]));
+    assert_eq!(
+        version,
+        concat!("xmtp-backend ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+    assert!(said(&command(&["--help"])).starts_with("usage:"));
+}
+
+/// As by `xmtp-backend schema | head`.
+#[test]
+fn a_reader_that_has_enough_is_no_failure() {
+    for arguments in [&["schema"][..], &["--help"], &["--version"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(
+            output.stderr.is_empty(),
+            "{:?}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }
 
 /// covers: CFG-001, CFG-002
@@ -177,26 +244,6 @@ fn a_file_is_checked_without_opening_anything() {
     );
     let files = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(files, 1, "only the file itself");
-}
-
-#[test]
-fn a_collector_over_tls_is_refused_wherever_it_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_config(folder.path(), "");
-    let address = "https://collector.example.org:4317";
-    let check = |variable: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
-        command.arg("check").arg(&path);
-        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", variable);
-        command.output().unwrap()
-    };
-    assert_eq!(said(&check("http://collector.example.org:4317")), "ok\n");
-    let problem = failed(&check(address));
-    assert!(problem.contains("telemetry.otlp_endpoint") && problem.contains("not supported yet"));
-    let text = std::fs::read_to_string(&path).unwrap();
-    let named = format!("[telemetry]\notlp_endpoint = \"{address}\"\n");
-    std::fs::write(&path, text.replace("[telemetry]\n", &named)).unwrap();
-    assert!(failed(&check("")).contains("not supported yet"));
 }
 
 /// covers: CFG-009

@@ -17,12 +17,16 @@ use std::sync::Arc;
 use common::*;
 use crowd::{Link, Server};
 use prost::bytes::Bytes;
-use tonic::{Code, Status};
+use tokio::time::timeout;
+use tonic::{Code, Status, Streaming};
 use xmtp_backend::hooks::SystemClock;
-use xmtp_backend::store::{EnvelopeKey, Hash, PreparedEnvelope, SqliteStore, Store};
+use xmtp_backend::store::{
+    EnvelopeKey, Hash, PreparedEnvelope, SqliteSettings, SqliteStore, Store,
+};
 use xmtp_proto::backend::v1::publish_service_client::PublishServiceClient;
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
-use xmtp_proto::backend::v1::{ClientEnvelope, PublishRequest, QueryRequest};
+use xmtp_proto::backend::v1::subscription_service_client::SubscriptionServiceClient;
+use xmtp_proto::backend::v1::{ClientEnvelope, PublishRequest, QueryRequest, SubscribeResponse};
 use xmtp_proto::envelope::{canonical_bytes, message_hash};
 use xmtp_proto::id::{GroupId, Topic};
 
@@ -159,7 +163,9 @@ async fn recovered(database: &[u8], log: &[u8], disk: &Disk) -> usize {
     std::fs::write(folder.path().join(format!("{DATABASE}-wal")), log).unwrap();
     let mark = folder.path().join(format!("{DATABASE}.mark"));
     std::fs::write(mark, disk.first_mark()).unwrap();
-    let store = SqliteStore::open(&path, IDENTIFIER, Arc::new(SystemClock)).expect("it opens");
+    let settings = SqliteSettings::default();
+    let store = SqliteStore::open(&path, IDENTIFIER, Arc::new(SystemClock), settings);
+    let store = store.expect("it opens");
     let keys = acknowledged.iter().map(|(_, key)| *key).collect();
     let found = store.existing(keys).await.expect("it is read");
     let there = found
@@ -300,5 +306,42 @@ async fn a_full_disk_refuses_and_reads_go_on() {
     let (server, mut link) = disk.start().await;
     let acknowledged: Vec<u64> = disk.acknowledged.iter().map(|(id, _)| *id).collect();
     assert_eq!(ids(&mut link).await, acknowledged, "nothing else is stored");
+    server.kill().await;
+}
+
+/// Opens a stream and takes its first frame.
+async fn subscribe(link: &mut Link) -> Result<Streaming<SubscribeResponse>, Status> {
+    let mut client = SubscriptionServiceClient::new(link.channel().await);
+    let mut frames = client
+        .subscribe(tokio_stream::pending())
+        .await?
+        .into_inner();
+    frames.message().await?.expect("a first frame");
+    Ok(frames)
+}
+
+#[tokio::test]
+async fn a_full_disk_closes_streams_until_there_is_room() {
+    let Some(mut disk) = Disk::new() else { return };
+    let (server, mut link) = disk.start().await;
+    disk.publish(&mut link, 0, 300).await;
+    let mut stream = subscribe(&mut link).await.expect("it opens");
+    disk.fail("full 0");
+    let refused = publish(&mut link, &numbered(1, 300)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let ended = timeout(PATIENCE, stream.message()).await;
+    let ended = ended.expect("it ends").unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable);
+    assert_eq!(ids(&mut link).await.len(), 1, "reads go on");
+    let refused = subscribe(&mut link).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "and no stream opens");
+    disk.mend();
+    let opened = async {
+        // Nothing is published meanwhile: the server looks by itself whether there is room.
+        while subscribe(&mut link).await.is_err() {}
+    };
+    timeout(PATIENCE, opened).await.expect("streams open again");
+    disk.publish(&mut link, 2, 300).await;
+    assert_eq!(ids(&mut link).await.len(), 2);
     server.kill().await;
 }

@@ -2,19 +2,25 @@
 
 mod common;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::web::{http2, plain};
 use common::*;
 use http::Method;
+use http::uri::PathAndQuery;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tonic::{Code, Status, async_trait};
-use tonic_health::pb::HealthCheckRequest;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::{Code, Request, Status, async_trait};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_prost::ProstCodec;
 use xmtp_backend::Config;
 use xmtp_backend::hooks::{Call, Hooks, Point, Verdict};
 use xmtp_proto::backend::v1::get_inbox_ids_request::Request as Lookup;
@@ -276,6 +282,35 @@ async fn a_watch_of_the_health_does_not_hold_a_shutdown_up() {
         assert_eq!(last.status(), ServingStatus::NotServing);
         assert!(watch.message().await.unwrap().is_none());
     }
+}
+
+/// Its request comes to an end when the server has long begun to stop.
+#[tokio::test]
+async fn a_check_of_the_health_during_a_shutdown_says_not_serving() {
+    let mut config = Config::ephemeral(IDENTIFIER);
+    config.server.max_drain_duration = Duration::from_secs(3600);
+    let peer = Peer::start(config).await;
+    let (asks, asked) = mpsc::channel(1);
+    let mut grpc = Grpc::new(peer.channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+    let request = Request::new(ReceiverStream::new(asked));
+    let check = grpc.client_streaming(request, PathAndQuery::from_static(HEALTH), codec);
+    let mut check = pin!(check);
+    assert!(futures_util::poll!(check.as_mut()).is_pending());
+    // What comes later on the same connection tells that the server knows of the check.
+    let mut watch = HealthClient::new(peer.channel.clone());
+    let watch = watch.watch(HealthCheckRequest::default()).await.unwrap();
+    let mut watch = watch.into_inner();
+    watch.message().await.unwrap().unwrap();
+    let stopped = tokio::spawn(peer.running.stop());
+    while watch.message().await.unwrap().is_some() {}
+    asks.send(HealthCheckRequest::default()).await.unwrap();
+    drop(asks);
+    let answer = timeout(PATIENCE, check).await.expect("an answer");
+    let status = answer.unwrap().into_inner().status();
+    assert_eq!(status, ServingStatus::NotServing);
+    timeout(PATIENCE, stopped).await.expect("it stops").unwrap();
 }
 
 /// Fails every publish.

@@ -46,6 +46,7 @@ async fn keeps_every_rule(database: &str) {
     let fan_out = plan.streams * plan.topics_per_stream / plan.topics;
     assert!(summary.deliveries >= envelopes * fan_out, "{summary:?}");
     assert!(summary.publishes > envelopes, "some are sent twice");
+    assert!(summary.newest >= plan.rounds * plan.requests, "{summary:?}");
     assert!(summary.registrations > plan.streams * plan.topics_per_stream);
 }
 

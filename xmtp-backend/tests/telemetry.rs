@@ -6,7 +6,7 @@ mod common;
 #[path = "telemetry/process.rs"]
 mod process;
 
-use collector::Collector;
+use collector::{Collector, authority};
 use common::web::{WEB, Web, framed};
 use common::*;
 use process::Process;
@@ -110,6 +110,35 @@ async fn calls_are_counted_by_name_and_code() {
     process
         .scrape(|text| number(text, &open) == Some(0.0) && number(text, sessions) == Some(0.0))
         .await;
+}
+
+/// A browser that is led to the port asks for a page.
+#[tokio::test]
+async fn what_is_no_call_is_counted_as_one_that_does_not_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), "", "");
+    for (line, headers) in [
+        ("GET /", &[][..]),
+        ("GET /favicon.ico", &[("accept", "text/html")]),
+        (
+            concat!("POST ", "/xmtp.backend.v1.QueryService/Query"),
+            &[("content-type", "text/plain")],
+        ),
+    ] {
+        let mut web = Web::connect(process.address).await;
+        web.send_head(line, headers).await;
+        let head = web.head().await;
+        assert!((400..500).contains(&head.status), "{line}: {}", head.status);
+    }
+    let handled = |text: &str| {
+        let lines = text.lines();
+        let lines = lines.filter(|line| line.starts_with("grpc_server_handled_total{"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let text = process.scrape(|text| handled(text).len() == 2).await;
+    for line in handled(&text) {
+        assert!(line.contains("grpc_code=\"UNIMPLEMENTED\""), "{line}");
+    }
 }
 
 #[tokio::test]
@@ -253,6 +282,27 @@ async fn spans_reach_the_collector_before_the_program_ends() {
     assert_eq!(attribute("service.name").as_deref(), Some("edge"));
     assert_eq!(attribute("zone").as_deref(), Some("b"));
     assert!(collector.records() > 0);
+}
+
+/// Whom a collector is trusted by is what the machine says, and one that is not trusted gets nothing.
+#[tokio::test]
+async fn spans_reach_a_collector_over_tls_that_is_trusted() {
+    for is_trusted in [true, false] {
+        let (collector, endpoint) = Collector::start_with_tls().await;
+        let folder = tempfile::tempdir().unwrap();
+        let telemetry = format!("otlp_endpoint = \"{endpoint}\"");
+        let none = folder.path().join("none.pem");
+        std::fs::write(&none, "").unwrap();
+        let roots = if is_trusted { authority() } else { none };
+        let variables = [("SSL_CERT_FILE", roots.as_path())];
+        let mut process = Process::start_with(folder.path(), "", &telemetry, &variables);
+        let mut web = Web::connect(process.address).await;
+        web.call(PUBLISH, &publish("a")).await;
+        let stopped = tokio::task::spawn_blocking(move || (process.terminate(), process));
+        let (status, _process) = stopped.await.unwrap();
+        assert!(status.success());
+        assert_eq!(!collector.spans().is_empty(), is_trusted);
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,5 @@ use super::say;
 
 pub(super) fn run(path: &Path) -> Result<(), String> {
     Config::load(path).map_err(|error| error.to_string())?;
-    say("ok");
-    Ok(())
+    say("ok")
 }

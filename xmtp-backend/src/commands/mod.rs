@@ -9,6 +9,7 @@ mod schema;
 mod serve;
 
 use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 const USAGE: &str = "usage:
@@ -16,7 +17,9 @@ const USAGE: &str = "usage:
   xmtp-backend check FILE             reads a configuration file and names what is wrong with it
   xmtp-backend schema                 prints the JSON schema of the configuration file
   xmtp-backend fence --config FILE    makes a restored database safe to serve; stop the server first
-  xmtp-backend prune --config FILE    deletes what has expired; stop the server first";
+  xmtp-backend prune --config FILE    deletes what has expired; stop the server first
+  xmtp-backend --version              prints the version
+  xmtp-backend --help                 prints this";
 
 /// What was asked for.
 #[derive(Debug)]
@@ -26,6 +29,7 @@ pub(crate) enum Command {
     Schema,
     Fence(PathBuf),
     Prune(PathBuf),
+    Version,
     Help,
 }
 
@@ -41,6 +45,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Command, String> {
         [command, flag, path] if command == "prune" && flag == "--config" => {
             Ok(Command::Prune(path.into()))
         }
+        [flag] if flag == "--version" => Ok(Command::Version),
         [flag] if flag == "--help" => Ok(Command::Help),
         _ => Err(USAGE.to_owned()),
     }
@@ -54,10 +59,8 @@ pub(crate) fn run(command: Command) -> Result<(), String> {
         Command::Schema => schema::run(),
         Command::Fence(path) => fence::run(&path),
         Command::Prune(path) => prune::run(&path),
-        Command::Help => {
-            say(USAGE);
-            Ok(())
-        }
+        Command::Version => say(concat!("xmtp-backend ", env!("CARGO_PKG_VERSION"))),
+        Command::Help => say(USAGE),
     }
 }
 
@@ -71,13 +74,19 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
 }
 
 /// Tells whoever started the program why it ended; there may be no log yet.
-#[allow(clippy::print_stderr)]
 pub(crate) fn complain(message: &str) {
-    eprintln!("xmtp-backend: {message}");
+    // Who has closed the channel for errors does not want to know.
+    let _ = writeln!(std::io::stderr(), "xmtp-backend: {message}");
 }
 
-/// Tells whoever typed the command what came of it.
-#[allow(clippy::print_stdout)]
-fn say(message: &str) {
-    println!("{message}");
+/// Tells whoever typed the command what came of it; a reader that has enough is no failure.
+fn say(message: &str) -> Result<(), String> {
+    let mut out = std::io::stdout();
+    let said = writeln!(out, "{message}").and_then(|()| out.flush());
+    match said {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("the output can not be written: {}", error.kind()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -12,6 +12,5 @@ pub(super) fn run(path: &Path) -> Result<(), String> {
     let config = Config::load(path).map_err(|error| error.to_string())?;
     let deleted = block_on(Backend::prune(&config))?;
     let deleted = deleted.map_err(|error| error.to_string())?;
-    say(&format!("pruned: {deleted} expired envelopes are gone"));
-    Ok(())
+    say(&format!("pruned: {deleted} expired envelopes are gone"))
 }

@@ -6,6 +6,5 @@ use super::say;
 
 pub(super) fn run() -> Result<(), String> {
     // The alternate form of JSON is the indented one.
-    say(&format!("{:#}", schema().as_value()));
-    Ok(())
+    say(&format!("{:#}", schema().as_value()))
 }

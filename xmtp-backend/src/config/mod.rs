@@ -106,7 +106,7 @@ impl std::fmt::Debug for Secret {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
-    /// The field, as `section.field`.
+    /// The field, as `section.field`, or the path of a file that can not be read.
     pub field: String,
     /// What is wrong, in words that show no value.
     pub problem: String,
@@ -155,10 +155,8 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| {
-            ConfigError::new(
-                "--config",
-                format!("the file can not be read: {}", error.kind()),
-            )
+            let problem = format!("the file can not be read: {}", error.kind());
+            ConfigError::new(path.display().to_string(), problem)
         })?;
         Self::from_toml(&text)
     }

@@ -131,12 +131,9 @@ impl TelemetryFile {
 
 pub(super) fn check(telemetry: &Telemetry) -> Result<(), ConfigError> {
     if let Some(endpoint) = &telemetry.otlp_endpoint
-        && !has_host(endpoint.expose(), &["http"])
+        && !has_host(endpoint.expose(), &["http", "https"])
     {
-        let problem = match has_host(endpoint.expose(), &["https"]) {
-            true => "https is not supported yet, name a collector by an http address",
-            false => "must be an http address",
-        };
+        let problem = "must be an http or https address";
         return refuse("telemetry.otlp_endpoint", problem);
     }
     if telemetry.service_name.is_empty() {

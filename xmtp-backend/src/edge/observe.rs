@@ -165,12 +165,11 @@ impl Drop for Record {
     }
 }
 
-/// Translates an answer that is no gRPC: a request that HTTP itself refuses.
+/// Translates an answer that is no gRPC: what HTTP itself refuses is no call that there is.
 fn refused_by_http(status: StatusCode) -> Option<Code> {
     match status {
         StatusCode::OK => None,
-        StatusCode::BAD_REQUEST => Some(Code::Internal),
-        StatusCode::NOT_FOUND => Some(Code::Unimplemented),
+        status if status.is_client_error() => Some(Code::Unimplemented),
         _ => Some(Code::Unknown),
     }
 }

@@ -6,6 +6,7 @@
 mod codec;
 mod configuration;
 mod grpc;
+mod health;
 mod inbox_ids;
 mod publish;
 mod query;
@@ -19,6 +20,7 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use tonic::Status;
 use xmtp_proto::backend::v1::{GetConfigurationResponse, LimitsConfiguration};
@@ -31,7 +33,10 @@ use crate::server::StartError;
 use crate::store::Store;
 use crate::stream::{Engine, StreamSettings};
 
-pub(crate) use grpc::{SERVICE_NAMES, routes};
+#[cfg(test)]
+pub(crate) use grpc::SERVICE_NAMES;
+pub(crate) use grpc::routes;
+pub(crate) use health::Health;
 pub(crate) use status::{Failure, complete, unavailable, unreadable};
 #[cfg(test)]
 pub(crate) use wire::server_envelope;
@@ -54,6 +59,9 @@ struct Inner {
     pruner: Pruner,
     configuration: GetConfigurationResponse,
     limits: LimitsConfiguration,
+    /// How long a publish may take, of which its wait for the commit is a part; past it the outcome
+    /// is unknown to the caller.
+    publish_time: Duration,
     clock: Arc<dyn Clock>,
     hooks: Arc<dyn Hooks>,
     /// Where the next query begins among its topics.
@@ -86,6 +94,7 @@ impl Services {
             pruner,
             configuration,
             limits: config.limits,
+            publish_time: Duration::from_millis(config.publishing.max_publish_duration_ms.into()),
             clock: config.clock.clone(),
             hooks: config.hooks.clone(),
             turn: AtomicUsize::new(0),

@@ -25,7 +25,6 @@ use super::status::{
 };
 use super::wire::wire_meta;
 use crate::hooks::{Call, Point};
-use crate::limits::PUBLISH_TIME;
 use crate::store::{IdentityHistory, IdentityWrite, Meta, PreparedEnvelope, Reason, Refusal};
 use crate::telemetry::{metrics, step};
 use crate::validate::{
@@ -60,7 +59,8 @@ impl Services {
         if request.envelopes.is_empty() {
             return Ok(PublishResponse::default());
         }
-        let metas = tokio::time::timeout(PUBLISH_TIME, self.store_distinct(&distinct)).await;
+        let metas =
+            tokio::time::timeout(self.inner.publish_time, self.store_distinct(&distinct)).await;
         let metas =
             metas.map_err(|_| Failure::PublishTimedOut.status("the publish took too long"))??;
         self.reach(Point::Committed).await?;

@@ -41,6 +41,8 @@ struct State {
     /// The greatest id that is committed.
     last: SequenceId,
     closed: bool,
+    /// Whether the store can not be written, and tails are lost.
+    lost: bool,
     queues: Vec<Weak<Queue>>,
 }
 
@@ -58,7 +60,8 @@ struct Rows {
     last: SequenceId,
     /// Set when rows were told and not kept.
     lagged: bool,
-    closed: bool,
+    /// Why nothing more will be told.
+    ended: Option<TailError>,
 }
 
 impl Feed {
@@ -68,6 +71,7 @@ impl Feed {
             state: Mutex::new(State {
                 last,
                 closed: false,
+                lost: false,
                 queues: Vec::new(),
             }),
         }
@@ -92,10 +96,24 @@ impl Feed {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        for queue in state.queues.drain(..).filter_map(|queue| queue.upgrade()) {
-            queue.rows.lock().closed = true;
-            queue.filled.notify_one();
-        }
+        state.end_all(TailError::Final);
+    }
+
+    /// Ends every tail: the store can not be written now. Others may be opened later.
+    pub(super) fn lose(&self) {
+        let mut state = self.state.lock();
+        state.lost = true;
+        state.end_all(TailError::Lost);
+    }
+
+    /// Says that the store can be written.
+    pub(super) fn found(&self) {
+        self.state.lock().lost = false;
+    }
+
+    /// Tells whether the last that was heard of the store is that it can not be written.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.lock().lost
     }
 
     /// Opens a tail at the present.
@@ -104,7 +122,8 @@ impl Feed {
         let queue = Arc::new(Queue::default());
         {
             let mut rows = queue.rows.lock();
-            (rows.closed, rows.last) = (state.closed, state.last);
+            rows.ended = state.closed.then_some(TailError::Final);
+            rows.last = state.last;
         }
         state.queues.push(Arc::downgrade(&queue));
         FeedTail {
@@ -112,6 +131,15 @@ impl Feed {
             store,
             after: state.last,
             missed: None,
+        }
+    }
+}
+
+impl State {
+    fn end_all(&mut self, error: TailError) {
+        for queue in self.queues.drain(..).filter_map(|queue| queue.upgrade()) {
+            queue.rows.lock().ended = Some(error);
+            queue.filled.notify_one();
         }
     }
 }
@@ -149,8 +177,8 @@ impl FeedTail {
             self.missed = Some(rows.last);
             return Ok(Vec::new());
         }
-        if rows.held.is_empty() && rows.closed {
-            return Err(TailError::Final);
+        if let Some(error) = rows.ended.filter(|_| rows.held.is_empty()) {
+            return Err(error);
         }
         rows.bytes = 0;
         Ok(rows.held.drain(..).collect())

@@ -29,7 +29,7 @@ pub use record::{
     PreparedEnvelope, PruneBudget, PrunePosition, Pruned, Query, Reason, Refusal, Served, Turn,
     TurnBudget, Want,
 };
-pub use sqlite::{Fenced, OpenError, SqliteStore};
+pub use sqlite::{Fenced, OpenError, SqliteSettings, SqliteStore};
 
 /// Keeps envelopes.
 ///

@@ -12,7 +12,9 @@ use crate::hooks::{NoHooks, Point, SystemClock};
 use crate::limits::STREAM_READS;
 use crate::session::Frame;
 use crate::session::fixture::{group, update};
-use crate::store::{PostgresOptions, PostgresStore, PruneBudget, SqliteStore, Store};
+use crate::store::{
+    PostgresOptions, PostgresStore, PruneBudget, SqliteSettings, SqliteStore, Store,
+};
 use crate::testing::Postgres;
 
 /// Payload bytes of which two rows fill the share of a topic in a turn.
@@ -91,7 +93,12 @@ async fn the_target_itself(store: Arc<dyn Store>) {
 /// Returns an empty store of each kind.
 async fn stores(folder: &tempfile::TempDir, name: &str) -> Vec<Arc<dyn Store>> {
     let path = folder.path().join(name);
-    let sqlite = SqliteStore::open(&path, "org.example.test", Arc::new(SystemClock));
+    let sqlite = SqliteStore::open(
+        &path,
+        "org.example.test",
+        Arc::new(SystemClock),
+        SqliteSettings::default(),
+    );
     let mut stores: Vec<Arc<dyn Store>> = vec![Arc::new(sqlite.expect("it opens"))];
     if let Some(server) = Postgres::shared() {
         let config = Config::ephemeral("org.example.test");

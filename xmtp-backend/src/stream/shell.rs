@@ -18,12 +18,9 @@ use super::{Engine, Gate, Shared};
 use crate::hooks::{Point, Verdict};
 use crate::limits::{HEAD_TOPICS, TURN_BYTES};
 use crate::services::unavailable;
-use crate::session::{Batch, Effect, End, Fetched, Held, Row, Session, SessionLimits, Tick};
+use crate::session::{Batch, Effect, End, Fetched, Held, Row, Session, SessionLimits};
 use crate::store::{ReadError, Served, Want};
 use crate::telemetry::{metrics, step};
-
-/// A deadline that is not meant to come.
-const FAR: Tick = Tick::from_secs(86_400);
 
 impl Engine {
     /// Opens a stream whose interest the client changes as it goes.
@@ -130,9 +127,7 @@ impl Owner {
             let Some((wants_input, deadline)) = line.look(look) else {
                 break;
             };
-            let far = Instant::now() + FAR;
-            let deadline = deadline.map_or(far, |deadline| line.instant(deadline));
-            let leaves = self.leaves.unwrap_or(far);
+            let deadline = deadline.map(|deadline| line.instant(deadline));
             tokio::select! {
                 gate = closed(&mut gate, opened), if self.leaves.is_none() => self.close(gate),
                 request = requests.next(), if wants_input => receive(&line, request),
@@ -147,8 +142,8 @@ impl Owner {
                 () = mailbox.filled() => deliver(&line, &mailbox),
                 () = line.taken.notified() => {}
                 () = line.account.called_in() => line.with(|session, _| session.give_up_queue()),
-                () = sleep_until(deadline) => tick(&line, &mut requests),
-                () = sleep_until(leaves), if self.leaves.is_some() => {
+                () = at(deadline) => tick(&line, &mut requests),
+                () = at(self.leaves) => {
                     line.with(|session, _| session.fail(unavailable()));
                 }
             }
@@ -194,6 +189,14 @@ impl Owner {
                 }
             }
         }
+    }
+}
+
+/// Waits until a moment; for ever without one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_otlp::{WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::logs::{
@@ -15,6 +15,8 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder as SpanBatches, BatchSpanProcessor, Sampler, SdkTracerProvider, SpanData,
     SpanExporter,
 };
+
+use tonic::transport::ClientTlsConfig;
 
 use super::{Telemetry, TelemetryError, metrics};
 use crate::config::Config;
@@ -54,6 +56,11 @@ fn resource(config: &Config) -> Resource {
         .build()
 }
 
+/// Trusts whom the machine trusts; an http address has no use for it.
+fn tls() -> ClientTlsConfig {
+    ClientTlsConfig::new().with_native_roots()
+}
+
 fn tracer(
     endpoint: &str,
     sample_ratio: f64,
@@ -62,6 +69,7 @@ fn tracer(
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
         .with_endpoint(endpoint)
+        .with_tls_config(tls())
         .with_timeout(EXPORT_TIME)
         .build();
     let exporter = exporter.map_err(|_| TelemetryError::Exporter)?;
@@ -84,6 +92,7 @@ fn logger(endpoint: &str, resource: &Resource) -> Result<SdkLoggerProvider, Tele
     let exporter = opentelemetry_otlp::LogExporter::builder()
         .with_tonic()
         .with_endpoint(endpoint)
+        .with_tls_config(tls())
         .with_timeout(EXPORT_TIME)
         .build();
     let exporter = exporter.map_err(|_| TelemetryError::Exporter)?;

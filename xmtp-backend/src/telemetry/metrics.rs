@@ -4,8 +4,6 @@
 //! the code. Nothing is counted until a server that serves metrics has started; from then on the
 //! numbers are those of the process.
 
-#![allow(dead_code, reason = "the catalogue is whole before every room counts")]
-
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -49,8 +47,9 @@ families! {
     RESPONSE_BYTES = "grpc_server_response_bytes_total": Counter, "Bytes of response bodies.";
     OPERATION_SECONDS = "xmtp_operation_duration_seconds": Histogram, "How long inner steps took.";
     EXPORT_FAILURES = "xmtp_telemetry_export_failures_total": Counter, "Batches the collector did not take.";
-    RELEASED_OPEN = "xmtp_db_released_open_transactions_total": Counter, "Connections given back within a transaction.";
+    RELEASED_OPEN = "xmtp_db_released_open_transactions_total": Counter, "Connections given up within a transaction.";
     DATABASE_ERRORS = "xmtp_db_errors_total": Counter, "Errors of the database.";
+    DATABASE_LOG = "xmtp_db_log_bytes": Gauge, "The size of SQLite's log beside the database.";
     ENVELOPES = "xmtp_publish_envelopes_total": Counter, "Envelopes of successful publishes.";
     REJECTIONS = "xmtp_publish_rejections_total": Counter, "Publishes that were refused, by reason.";
     WALLETS = "xmtp_scw_verifications_total": Counter, "Contract wallet signatures that were checked.";
@@ -193,7 +192,7 @@ pub(crate) fn export_failed(signal: &'static str) {
     count(EXPORT_FAILURES, &[("signal", signal)], 1);
 }
 
-/// A connection was given back while its transaction was open.
+/// A connection was given up while its transaction may have been open.
 pub(crate) fn open_transaction_released() {
     count(RELEASED_OPEN, &[], 1);
 }
@@ -201,6 +200,11 @@ pub(crate) fn open_transaction_released() {
 /// The database failed; `kind` is one of a fixed set, such as `timeout` or `connection`.
 pub(crate) fn database_failed(kind: &'static str) {
     count(DATABASE_ERRORS, &[("kind", kind)], 1);
+}
+
+/// SQLite's log is so large, in bytes.
+pub(crate) fn database_log(bytes: u64) {
+    set(DATABASE_LOG, &[], bytes as f64);
 }
 
 /// Envelopes of a publish are stored; `outcome` is `stored` or `duplicate`.

@@ -116,6 +116,20 @@ async fn the_block_of_an_update_is_recent_and_not_beyond_the_newest() {
 }
 
 #[tokio::test]
+async fn a_publish_takes_no_longer_than_the_operator_says() {
+    let front = Front::alone(|_| Reply::Hang).await;
+    let mut config = config(&front.url);
+    config.database_limits.max_statement_timeout_ms = 1;
+    config.publishing.max_barrier_wait_ms = 1;
+    config.publishing.max_publish_duration_ms = 50;
+    let peer = Peer::start(config).await;
+    let (_, envelope) = create(Address::repeat_byte(5), &Owner::new(1), 1);
+    let status = peer.publish(vec![envelope]).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+    assert!(front.total() > 0, "it was under way");
+}
+
+#[tokio::test]
 async fn no_chain_is_asked_about_an_update_that_does_not_apply() {
     let front = Front::alone(|_| Reply::Close).await;
     let peer = Peer::start(config(&front.url)).await;

@@ -1,6 +1,7 @@
 //! A collector that keeps what it is sent over OTLP.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{
@@ -18,9 +19,20 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::Span;
-use tonic::transport::Server;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
+
+fn tls(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/telemetry/tls");
+    folder.join(name)
+}
+
+/// Returns where the certificate is by which the collector is trusted.
+pub(crate) fn authority() -> PathBuf {
+    tls("ca.pem")
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collector {
@@ -31,16 +43,33 @@ pub(crate) struct Collector {
 impl Collector {
     /// Listens on a free port and returns its address.
     pub(crate) async fn start() -> (Self, String) {
+        let (collector, address) = Self::serve(Server::builder());
+        (collector, format!("http://{address}"))
+    }
+
+    /// The same over TLS, with a certificate of the authority at [`authority`].
+    pub(crate) async fn start_with_tls() -> (Self, String) {
+        let read = |name| std::fs::read(tls(name)).expect("a file");
+        let identity = Identity::from_pem(read("collector.pem"), read("collector.key"));
+        // The server's side does not choose where several are built in; a second time changes nothing.
+        let _ = aws_lc_rs::default_provider().install_default();
+        let config = ServerTlsConfig::new().identity(identity);
+        let server = Server::builder().tls_config(config).expect("an identity");
+        let (collector, address) = Self::serve(server);
+        (collector, format!("https://localhost:{}", address.port()))
+    }
+
+    fn serve(mut server: Server) -> (Self, SocketAddr) {
         let collector = Self::default();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let incoming = TcpIncoming::bind(any).expect("a port");
         let address = incoming.local_addr().expect("an address");
-        let server = Server::builder()
+        let server = server
             .add_service(TraceServiceServer::new(collector.clone()))
             .add_service(LogsServiceServer::new(collector.clone()))
             .serve_with_incoming(incoming);
         tokio::spawn(server);
-        (collector, format!("http://{address}"))
+        (collector, address)
     }
 
     pub(crate) fn spans(&self) -> Vec<Span> {

@@ -55,6 +55,16 @@ impl Drop for Process {
 impl Process {
     /// Starts with the sections of a configuration beside the addresses, which are free ports.
     pub(crate) fn start(folder: &Path, server: &str, telemetry: &str) -> Self {
+        Self::start_with(folder, server, telemetry, &[])
+    }
+
+    /// The same, with variables of the environment.
+    pub(crate) fn start_with(
+        folder: &Path,
+        server: &str,
+        telemetry: &str,
+        variables: &[(&str, &Path)],
+    ) -> Self {
         let path = folder.join("backend.toml");
         let text = format!(
             "[server]\nidentifier = \"{}\"\nlisten = \"127.0.0.1:0\"\n{server}\n\
@@ -66,6 +76,7 @@ impl Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xmtp-backend"));
         command.arg("--config").arg(&path);
         command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
+        command.envs(variables.iter().copied());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let log = Log::default();
         log.follow(BufReader::new(child.stdout.take().expect("a log")));

@@ -100,7 +100,8 @@ async fn sqlite_conforms() {
     run(async || {
         let number = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = folder.path().join(format!("{number}.db3"));
-        SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap()
+        let settings = SqliteSettings::default();
+        SqliteStore::open(&path, "org.example.test", Arc::new(Stopped), settings).unwrap()
     })
     .await;
 }
@@ -111,7 +112,8 @@ async fn rows_are_dated_by_the_clock_of_the_server() {
     let memory = MemoryStore::new(Arc::new(Stopped));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db3");
-    let sqlite = SqliteStore::open(&path, "org.example.test", Arc::new(Stopped)).unwrap();
+    let settings = SqliteSettings::default();
+    let sqlite = SqliteStore::open(&path, "org.example.test", Arc::new(Stopped), settings).unwrap();
     for store in [&memory as &dyn Store, &sqlite] {
         let meta = store_one(store, envelope(group(1), "a")).await;
         assert_eq!(meta.server_ns, NOW_NS);

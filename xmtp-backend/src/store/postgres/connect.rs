@@ -18,6 +18,7 @@ use crate::limits::{
     DATABASE_CONNECT_TIME, DATABASE_KEEPALIVE, DATABASE_SLACK, READ_ATTEMPTS, STREAM_READS,
 };
 use crate::store::ReadError;
+use crate::telemetry::metrics;
 
 /// The parameters of a statement.
 pub(super) type Parameters<'p> = [&'p (dyn ToSql + Sync)];
@@ -191,6 +192,7 @@ impl Lane {
                 Failed::Database(error) => error,
             };
             let fault = Fault::of(&error);
+            metrics::database_failed(fault.name());
             if attempt >= READ_ATTEMPTS || !matches!(fault, Fault::Again | Fault::Closed) {
                 tracing::warn!(code = code(&error), "a read of the database failed");
                 return Err(of_fault(fault));
@@ -276,6 +278,7 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(object) = self.0.take() {
+            metrics::open_transaction_released();
             drop(Object::take(object));
         }
     }

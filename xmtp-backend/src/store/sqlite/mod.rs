@@ -9,10 +9,14 @@
 //! After a commit whose outcome is not known, and after any sync that failed, the writer stops for
 //! good: the system may have dropped what it could not write, and a second sync that succeeds would
 //! prove nothing. What the disk then holds is decided when the database is opened again. A full disk
-//! is no such case: it refuses the write, and nothing of it is stored.
+//! is no such case: it refuses the write, and nothing of it is stored. Every tail is lost with it,
+//! as with a page that can not be written or read, and none is opened before a write succeeds; reads
+//! go on meanwhile.
 
 mod checkpoint;
+mod fault;
 mod lock;
+mod log;
 mod mark;
 mod open;
 mod pool;
@@ -20,10 +24,13 @@ mod prune;
 mod publish;
 mod read;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
@@ -31,6 +38,7 @@ use xmtp_proto::id::{InboxId, SequenceId, Topic};
 pub use self::open::{Fenced, OpenError};
 
 use self::lock::DatabaseLock;
+use self::log::Log;
 use self::pool::ReadPool;
 use self::writer::Writer;
 use super::feed::Feed;
@@ -39,7 +47,38 @@ use super::record::{
     PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
 use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
+use crate::config::{Config, DatabaseLimits};
 use crate::hooks::Clock;
+use crate::limits::LOG_PAGES;
+
+/// What an embedded store is bound by.
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteSettings {
+    /// How long a read may wait for its turn, and how long it may then take.
+    pub max_statement_time: Duration,
+    /// The size of the log from which on publishes wait until it is empty, in pages.
+    pub log_pages: i32,
+}
+
+impl Default for SqliteSettings {
+    fn default() -> Self {
+        Self::of(&DatabaseLimits::default())
+    }
+}
+
+impl SqliteSettings {
+    /// Returns what a configuration says.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::of(&config.database_limits)
+    }
+
+    fn of(limits: &DatabaseLimits) -> Self {
+        Self {
+            max_statement_time: Duration::from_millis(limits.max_statement_timeout_ms.into()),
+            log_pages: LOG_PAGES,
+        }
+    }
+}
 
 /// Keeps envelopes in one SQLite database.
 #[derive(Debug)]
@@ -58,7 +97,12 @@ impl SqliteStore {
     /// - Refuses a database from which more may have been given out than it knows, until
     ///   [`SqliteStore::fence`] has run.
     /// - Touches files and may wait for the disk.
-    pub fn open(path: &Path, identifier: &str, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    pub fn open(
+        path: &Path,
+        identifier: &str,
+        clock: Arc<dyn Clock>,
+        settings: SqliteSettings,
+    ) -> Result<Self, OpenError> {
         let lock = DatabaseLock::take(path)?;
         let open::Opened {
             connection,
@@ -66,8 +110,9 @@ impl SqliteStore {
             last,
         } = open::open_for_writing(path, identifier, clock.as_ref())?;
         let feed = Arc::new(Feed::new(last));
-        let pool = Arc::new(ReadPool::open(path)?);
-        let writer = Writer::start(connection, mark, clock, feed.clone())?;
+        let pool = Arc::new(ReadPool::open(path, settings.max_statement_time)?);
+        let log = Log::new(path, settings);
+        let writer = Writer::start(connection, mark, log, clock, feed.clone())?;
         Ok(Self {
             writer,
             pool,
@@ -142,6 +187,9 @@ impl Store for SqliteStore {
     }
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {
+        if self.feed.is_lost() {
+            self.writer.probe().await?;
+        }
         Ok(Box::new(self.feed.tail(self.pool.clone())))
     }
 

@@ -9,6 +9,7 @@ use rusqlite::types::Type;
 use rusqlite::{CachedStatement, OptionalExtension, Row, Statement, Transaction};
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
 
+use super::fault::of_read;
 use crate::limits::OVERHEAD_BYTES;
 use crate::store::ReadError;
 use crate::store::record::{
@@ -28,14 +29,8 @@ macro_rules! select_meta {
     };
 }
 
-/// Reports an engine error to the server: the caller may try again.
-pub(super) fn unavailable(error: rusqlite::Error) -> ReadError {
-    tracing::warn!(code = ?error.sqlite_error_code(), "a read of the database failed");
-    ReadError::Unavailable
-}
-
 fn prepare<'c>(snapshot: &'c Transaction<'_>, sql: &str) -> Result<CachedStatement<'c>, ReadError> {
-    snapshot.prepare_cached(sql).map_err(unavailable)
+    snapshot.prepare_cached(sql).map_err(of_read)
 }
 
 /// Reads a position; the column's check keeps it in range.
@@ -117,7 +112,7 @@ pub(super) fn existing(
     keys: &[EnvelopeKey],
 ) -> Result<Vec<Option<Meta>>, ReadError> {
     let found = keys.iter().map(|key| stored(snapshot, key));
-    found.collect::<rusqlite::Result<_>>().map_err(unavailable)
+    found.collect::<rusqlite::Result<_>>().map_err(of_read)
 }
 
 pub(super) fn heads(
@@ -127,7 +122,7 @@ pub(super) fn heads(
     // One statement for all: an update may name very many topics.
     let mut statement = prepare(snapshot, HEAD)?;
     let heads = topics.iter().map(|topic| head_with(&mut statement, topic));
-    heads.collect::<rusqlite::Result<_>>().map_err(unavailable)
+    heads.collect::<rusqlite::Result<_>>().map_err(of_read)
 }
 
 pub(super) fn identity_history(
@@ -139,13 +134,11 @@ pub(super) fn identity_history(
     let payload = |row: &Row<'_>| row.get::<_, Vec<u8>>(0).map(Bytes::from);
     let entries = statement
         .query_map([topic.as_bytes()], payload)
-        .map_err(unavailable)?;
-    let entries = entries
-        .collect::<rusqlite::Result<_>>()
-        .map_err(unavailable)?;
+        .map_err(of_read)?;
+    let entries = entries.collect::<rusqlite::Result<_>>().map_err(of_read)?;
     Ok(IdentityHistory {
         entries,
-        head: head(snapshot, topic).map_err(unavailable)?,
+        head: head(snapshot, topic).map_err(of_read)?,
     })
 }
 
@@ -178,8 +171,8 @@ fn candidates(
             payload_bytes: size(row, 1)?,
         })
     };
-    let rows = statement.query_map(range, candidate).map_err(unavailable)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
+    let rows = statement.query_map(range, candidate).map_err(of_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(of_read)
 }
 
 /// Loads the rows of a range that has been measured.
@@ -194,8 +187,8 @@ fn load_range(snapshot: &Transaction<'_>, want: &Want) -> Result<Vec<Envelope>, 
         integer(want.after),
         integer(want.through),
     );
-    let rows = statement.query_map(range, envelope).map_err(unavailable)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(unavailable)
+    let rows = statement.query_map(range, envelope).map_err(of_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(of_read)
 }
 
 pub(super) fn query(snapshot: &Transaction<'_>, query: &Query) -> Result<Page, ReadError> {
@@ -263,7 +256,7 @@ pub(super) fn newest(
         let row = statement
             .query_row([topic.as_bytes()], row)
             .optional()
-            .map_err(unavailable)?;
+            .map_err(of_read)?;
         if let Some((meta, payload_bytes)) = row {
             bytes += payload_bytes + OVERHEAD_BYTES;
             found.push(Envelope {
@@ -287,7 +280,7 @@ pub(super) fn newest(
 fn payload(snapshot: &Transaction<'_>, id: SequenceId) -> Result<Bytes, ReadError> {
     let sql = "SELECT payload FROM envelope WHERE sequence_id = ?1";
     let payload = prepare(snapshot, sql)?.query_row([integer(id)], |row| row.get::<_, Vec<u8>>(0));
-    payload.map(Bytes::from).map_err(unavailable)
+    payload.map(Bytes::from).map_err(of_read)
 }
 
 pub(super) fn inbox_ids(
@@ -305,7 +298,7 @@ pub(super) fn inbox_ids(
     let found = keys
         .iter()
         .map(|key| Ok(lookup(key)?.map(InboxId::from_bytes)));
-    found.collect::<rusqlite::Result<_>>().map_err(unavailable)
+    found.collect::<rusqlite::Result<_>>().map_err(of_read)
 }
 
 pub(super) fn fetch_turn(
@@ -356,10 +349,10 @@ pub(super) fn rows_after(
     let mut statement = prepare(snapshot, sql)?;
     let limit = i64::try_from(max_rows).unwrap_or(i64::MAX);
     let range = (integer(after), integer(through), limit);
-    let rows = statement.query_map(range, envelope).map_err(unavailable)?;
+    let rows = statement.query_map(range, envelope).map_err(of_read)?;
     let (mut found, mut bytes) = (Vec::new(), 0);
     for row in rows {
-        let row = row.map_err(unavailable)?;
+        let row = row.map_err(of_read)?;
         bytes += row.payload.len();
         found.push(row);
         if bytes >= max_bytes {

@@ -1,27 +1,26 @@
 //! The thread that owns the connection that writes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use rusqlite::hooks::Wal;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 use xmtp_proto::id::SequenceId;
 
 use super::OpenError;
-use super::checkpoint::{Checkpoint, checkpoint, is_failed_sync, is_full};
+use super::checkpoint::Checkpoint;
+use super::fault::{counted, is_failed_sync, is_full, is_of_disk, told};
+use super::log::Log;
 use super::mark::Mark;
 use super::prune::prune;
 use super::publish::{Failure, last_sequence_id, set_last_sequence_id, store_request};
+use super::schema::SCHEMA_VERSION;
 use crate::hooks::Clock;
-use crate::limits::{
-    CHECKPOINT_PAGES, GROUP_COMMIT_BYTES, GROUP_COMMIT_REQUESTS, WRITE_QUEUE_REQUESTS,
-};
+use crate::limits::{GROUP_COMMIT_BYTES, GROUP_COMMIT_REQUESTS, WRITE_QUEUE_REQUESTS};
 use crate::store::feed::Feed;
 use crate::store::record::{Envelope, Meta, PreparedEnvelope, PruneBudget, Pruned};
-use crate::store::{PruneError, PublishError};
+use crate::store::{PruneError, PublishError, TailError};
 
 type Answer = Result<Vec<Meta>, PublishError>;
 
@@ -29,7 +28,15 @@ type Answer = Result<Vec<Meta>, PublishError>;
 #[derive(Debug)]
 enum Job {
     Publish(Request),
+    Beside(Beside),
+}
+
+/// What is done between the groups of publishes.
+#[derive(Debug)]
+enum Beside {
     Prune(PruneStep),
+    /// Writes what is there already, to learn whether the disk takes it.
+    Probe(oneshot::Sender<bool>),
 }
 
 /// One request and where its answer goes.
@@ -58,17 +65,12 @@ impl Writer {
     pub(super) fn start(
         mut connection: Connection,
         mark: Mark,
+        log: Log,
         clock: Arc<dyn Clock>,
         feed: Arc<Feed>,
     ) -> Result<Self, OpenError> {
         let (jobs, queue) = mpsc::channel(WRITE_QUEUE_REQUESTS);
-        let log_pages = Arc::new(AtomicI32::new(0));
-        let told = log_pages.clone();
-        // It stands in for SQLite's own checkpoint.
-        connection.wal_hook(Some(move |_: &mut Wal, pages| {
-            told.store(pages, Ordering::Relaxed);
-            Ok(())
-        }))?;
+        log.watch(&mut connection)?;
         let thread = std::thread::Builder::new().name("store-writer".to_owned());
         let thread = thread.spawn(move || {
             Loop {
@@ -76,7 +78,7 @@ impl Writer {
                 mark,
                 clock,
                 feed: feed.as_ref(),
-                log_pages,
+                log,
             }
             .run(queue)
         });
@@ -106,9 +108,21 @@ impl Writer {
             budget,
             answer,
         };
-        let sent = self.send(Job::Prune(step)).await;
+        let sent = self.send(Job::Beside(Beside::Prune(step))).await;
         sent.ok_or(PruneError::Unavailable)?;
         answered.await.unwrap_or(Err(PruneError::Unavailable))
+    }
+
+    /// Waits until it is known whether the disk takes a write.
+    pub(super) async fn probe(&self) -> Result<(), TailError> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.send(Job::Beside(Beside::Probe(answer))).await;
+        sent.ok_or(TailError::Final)?;
+        match answered.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(TailError::Lost),
+            Err(_) => Err(TailError::Final),
+        }
     }
 
     /// Hands a job to the thread; nothing if the thread has ended.
@@ -136,8 +150,7 @@ struct Loop<'f> {
     mark: Mark,
     clock: Arc<dyn Clock>,
     feed: &'f Feed,
-    /// Pages in the log after the last commit.
-    log_pages: Arc<AtomicI32>,
+    log: Log,
 }
 
 /// What became of one request before the commit.
@@ -151,16 +164,17 @@ impl Loop<'_> {
         let mut result = Ok(());
         while result.is_ok() {
             let Some(first) = queue.blocking_recv() else {
-                result = self.checkpoint(Checkpoint::Truncate);
+                let emptied = self.log.move_all(&self.connection, Checkpoint::Truncate);
+                result = emptied.map(drop);
                 break;
             };
             result = self.work(first, &mut queue);
-            if result.is_ok() && self.log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
-                result = self.checkpoint(Checkpoint::Passive);
+            if result.is_ok() {
+                result = self.log.tend(&self.connection);
             }
         }
         if let Err(error) = result {
-            tracing::error!(code = ?error.sqlite_error_code(), "a commit failed; writing ends");
+            told("a commit failed; writing ends", &error);
         }
         // From here on every tail ends, and with it every stream.
         self.feed.close();
@@ -170,32 +184,43 @@ impl Loop<'_> {
         }
     }
 
-    /// Moves the log into the database file; where there is no room for it, the log grows.
-    fn checkpoint(&mut self, how: Checkpoint) -> Result<(), rusqlite::Error> {
-        match checkpoint(&self.connection, how) {
-            Ok(true) => self.log_pages.store(0, Ordering::Relaxed),
-            Ok(false) => {}
-            Err(error) if is_full(&error) => {
-                tracing::warn!("the disk has no room to move the log");
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Does one job, and with a request those that wait behind it.
     ///
     /// An error means that the outcome of a commit is not known.
     fn work(&mut self, first: Job, queue: &mut mpsc::Receiver<Job>) -> rusqlite::Result<()> {
-        let step = match first {
-            Job::Prune(step) => Some(step),
+        let beside = match first {
+            Job::Beside(beside) => Some(beside),
             Job::Publish(first) => {
-                let (requests, step) = gather(first, queue);
+                let (requests, beside) = gather(first, queue);
                 self.commit_group(requests)?;
-                step
+                beside
             }
         };
-        step.map_or(Ok(()), |step| self.prune(step))
+        match beside {
+            Some(Beside::Prune(step)) => self.prune(step),
+            Some(Beside::Probe(answer)) => self.probe(answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the version of the tables once more. A row that stays the same would not be written.
+    fn probe(&mut self, answer: oneshot::Sender<bool>) -> rusqlite::Result<()> {
+        let begun = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate);
+        let written = begun.and_then(|transaction| {
+            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            transaction.commit()
+        });
+        // A caller that has gone away needs no answer.
+        let _ = answer.send(written.is_ok());
+        match written {
+            Ok(()) => self.feed.found(),
+            Err(error) if is_failed_sync(&error) => return Err(error),
+            // It was told of when it began, and is tried again soon.
+            Err(error) => counted(&error),
+        }
+        Ok(())
     }
 
     /// Runs one transaction over a step of pruning and answers it.
@@ -219,7 +244,7 @@ impl Loop<'_> {
         match committed {
             Err(error) if !is_failed_sync(&error) => {
                 // Which rows are gone does not matter, as long as the disk can be believed.
-                tracing::warn!(code = ?error.sqlite_error_code(), "pruning failed");
+                lose(self.feed, "pruning failed", &error);
                 Ok(())
             }
             committed => committed,
@@ -242,13 +267,13 @@ impl Loop<'_> {
             Ok(result) => result,
             Err(error) => {
                 // Dropping the transaction rolled it back: nothing is stored.
-                return refuse(jobs, error);
+                return refuse(self.feed, jobs, error);
             }
         };
         if let Err(error) = transaction.commit() {
             if is_full(&error) {
                 // The last page carries the mark of the commit, and it was not written.
-                return refuse(jobs, error);
+                return refuse(self.feed, jobs, error);
             }
             answer(jobs, |position| match &outcomes[position] {
                 Outcome::Failed(failed) => Err(*failed),
@@ -264,22 +289,31 @@ impl Loop<'_> {
             Outcome::Failed(failed) => Err(*failed),
             Outcome::Stored(metas) => Ok(metas.clone()),
         });
+        self.feed.found();
         Ok(())
     }
 }
 
 /// Answers that nothing is stored; writing goes on unless a sync has failed.
-fn refuse(jobs: Vec<Request>, error: rusqlite::Error) -> Result<(), rusqlite::Error> {
-    tracing::warn!(code = ?error.sqlite_error_code(), "a write failed");
-    answer(jobs, |_| Err(PublishError::Unavailable));
-    if is_failed_sync(&error) {
-        return Err(error);
+fn refuse(feed: &Feed, jobs: Vec<Request>, error: rusqlite::Error) -> rusqlite::Result<()> {
+    let is_final = is_failed_sync(&error);
+    if !is_final {
+        lose(feed, "a write failed", &error);
     }
-    Ok(())
+    answer(jobs, |_| Err(PublishError::Unavailable));
+    if is_final { Err(error) } else { Ok(()) }
 }
 
-/// Takes the requests that wait, up to the bounds of a group or to a step of pruning.
-fn gather(first: Request, queue: &mut mpsc::Receiver<Job>) -> (Vec<Request>, Option<PruneStep>) {
+/// Tells of an error, and ends every tail if it is the disk that failed.
+fn lose(feed: &Feed, what: &'static str, error: &rusqlite::Error) {
+    told(what, error);
+    if is_of_disk(error) {
+        feed.lose();
+    }
+}
+
+/// Takes the requests that wait, up to the bounds of a group or to what is done beside them.
+fn gather(first: Request, queue: &mut mpsc::Receiver<Job>) -> (Vec<Request>, Option<Beside>) {
     let size = |request: &Request| {
         let rows = request.envelopes.iter();
         rows.map(|row| row.payload.len()).sum::<usize>()
@@ -292,7 +326,7 @@ fn gather(first: Request, queue: &mut mpsc::Receiver<Job>) -> (Vec<Request>, Opt
                 bytes += size(&request);
                 requests.push(request);
             }
-            Ok(Job::Prune(step)) => return (requests, Some(step)),
+            Ok(Job::Beside(beside)) => return (requests, Some(beside)),
             Err(_) => break,
         }
     }

@@ -7,7 +7,8 @@ use xmtp_identity::UpdateBuilder;
 use xmtp_proto::backend::v1::publish_service_client::PublishServiceClient;
 use xmtp_proto::backend::v1::query_service_client::QueryServiceClient;
 use xmtp_proto::backend::v1::{
-    ClientEnvelope, PublishRequest, PublishResponse, QueryRequest, QueryResponse, Topic,
+    ClientEnvelope, PublishRequest, PublishResponse, QueryNewestRequest, QueryRequest,
+    QueryResponse, Topic,
 };
 
 use super::{Crowd, Link, Random, group_id};
@@ -90,14 +91,16 @@ async fn store(
     }
 }
 
-/// Reads pages over some topics.
+/// Reads the newest of some topics, and pages over them.
 pub(super) async fn read(crowd: Arc<Crowd>, seed: u64, mut link: Link) {
     let mut random = Random::new(crowd.plan.seed ^ (seed << 32));
     for _ in 0..crowd.plan.requests {
         let first = random.below(crowd.topics.len());
         let topics = crowd.topics.iter().cycle().skip(first);
         let topics = topics.take(QUERY_TOPICS.min(crowd.topics.len()));
-        let mut queries: Vec<_> = topics.map(|topic| from(topic, 0)).collect();
+        let topics: Vec<_> = topics.cloned().collect();
+        newest(&crowd, &mut link, &topics).await;
+        let mut queries: Vec<_> = topics.iter().map(|topic| from(topic, 0)).collect();
         for _ in 0..QUERY_PAGES {
             let limit = 1 + random.below(100) as u32;
             let request = QueryRequest {
@@ -131,6 +134,26 @@ pub(super) async fn query(crowd: &Crowd, link: &mut Link, request: QueryRequest)
                 let page = page.into_inner();
                 crowd.recorder.page(sent, &request, &page);
                 return page;
+            }
+            Err(_) => link.lost(),
+        }
+    }
+}
+
+/// Reads the newest envelopes of some topics, in whichever life of the server.
+async fn newest(crowd: &Crowd, link: &mut Link, topics: &[Topic]) {
+    loop {
+        let client = QueryServiceClient::new(link.channel().await);
+        let mut client = client.max_decoding_message_size(MAX_ANSWER_BYTES);
+        let request = QueryNewestRequest {
+            topics: topics.to_vec(),
+            include_full_envelope: true,
+        };
+        let sent = crowd.recorder.query();
+        match client.query_newest(request).await {
+            Ok(found) => {
+                let found = found.into_inner();
+                return crowd.recorder.newest(sent, topics, &found);
             }
             Err(_) => link.lost(),
         }

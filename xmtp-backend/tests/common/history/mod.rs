@@ -8,6 +8,7 @@
 
 #![allow(dead_code, reason = "each program uses a part of it")]
 
+mod newest;
 mod publishes;
 mod queries;
 mod record;
@@ -44,7 +45,9 @@ pub(crate) struct History {
     pub(crate) streams: Vec<Vec<Event>>,
     /// Every page that was read.
     pub(crate) pages: Vec<Page>,
-    /// Whether streams are served by a copy that may be behind what is acknowledged.
+    /// Every look at the newest envelopes.
+    pub(crate) newest: Vec<Newest>,
+    /// Whether streams and newest reads are served by a copy that may be behind what is acknowledged.
     pub(crate) streams_lag: bool,
 }
 
@@ -136,6 +139,14 @@ pub(crate) struct Page {
     pub(crate) has_more: bool,
 }
 
+/// The newest envelopes of some topics, as they were read.
+#[derive(Clone, Debug)]
+pub(crate) struct Newest {
+    pub(crate) sent: Moment,
+    pub(crate) topics: Vec<TopicNumber>,
+    pub(crate) rows: Vec<Seen>,
+}
+
 /// A rule that was broken, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
@@ -189,6 +200,10 @@ pub(crate) enum Violation {
     PageMissesOwnWrite { page: usize, missing: Id },
     /// A page says that there is more and there is nothing.
     MoreIsNothing { page: usize },
+    /// A newest envelope is none of the log, was not asked for, or is told twice.
+    NewestIsNoRow { read: usize, seen: Id },
+    /// A newest envelope, or none (zero), is behind what was visible when it was asked for.
+    NewestIsStale { read: usize, seen: Id, visible: Id },
 }
 
 /// How much was checked.
@@ -199,6 +214,7 @@ pub(crate) struct Summary {
     pub(crate) registrations: usize,
     pub(crate) deliveries: usize,
     pub(crate) pages: usize,
+    pub(crate) newest: usize,
 }
 
 /// Holds a history against every rule, in O(n log n).
@@ -214,6 +230,7 @@ pub(crate) fn check(history: &History) -> Result<Summary, Vec<Violation>> {
     } else {
         visible
     };
+    newest::check(history, &log, &visible, &mut found);
     streams::check(history, &log, visible, &mut found);
     if found.violations.is_empty() {
         Ok(found.summary)

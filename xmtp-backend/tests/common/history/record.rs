@@ -8,15 +8,18 @@ use parking_lot::Mutex;
 use tonic::{Code, Status};
 use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::backend::v1::message_hash::Hash;
+use xmtp_proto::backend::v1::query_newest_response as newest;
 use xmtp_proto::backend::v1::subscribe_request::Update;
 use xmtp_proto::backend::v1::subscribe_response::Response;
 use xmtp_proto::backend::v1::{
-    ClientEnvelope, EnvelopeMeta, PublishResponse, QueryRequest, QueryResponse, ServerEnvelope,
-    Topic, TopicQuery,
+    ClientEnvelope, EnvelopeMeta, PublishResponse, QueryNewestResponse, QueryRequest,
+    QueryResponse, ServerEnvelope, Topic, TopicQuery,
 };
 use xmtp_proto::envelope::{canonical_bytes, message_hash};
 
-use super::{Event, History, Id, Logged, Moment, Outcome, Page, Print, Publish, Seen, TopicNumber};
+use super::{
+    Event, History, Id, Logged, Moment, Newest, Outcome, Page, Print, Publish, Seen, TopicNumber,
+};
 
 /// Records a history; clients in many tasks share it.
 #[derive(Debug, Default)]
@@ -29,6 +32,7 @@ pub(crate) struct Recorder {
     publishes: Mutex<Vec<Publish>>,
     streams: Mutex<Vec<Vec<Event>>>,
     pages: Mutex<Vec<Page>>,
+    newest: Mutex<Vec<Newest>>,
 }
 
 /// One envelope that a client sends, and the topic that it belongs to.
@@ -134,6 +138,22 @@ impl Recorder {
         self.pages.lock().push(page);
     }
 
+    /// Records the newest envelopes that were read with all that they hold.
+    pub(crate) fn newest(&self, sent: Moment, topics: &[Topic], response: &QueryNewestResponse) {
+        let row = |result: &newest::Result| {
+            self.see(&ServerEnvelope {
+                meta: result.meta.clone(),
+                envelope: result.envelope.clone(),
+            })
+        };
+        let newest = Newest {
+            sent,
+            topics: topics.iter().map(|topic| self.topic(topic)).collect(),
+            rows: response.results.iter().map(row).collect(),
+        };
+        self.newest.lock().push(newest);
+    }
+
     fn numbered(&self, queries: &[TopicQuery]) -> Vec<(TopicNumber, Id)> {
         let numbered = |query: &TopicQuery| {
             let topic = query.topic.as_ref().expect("a topic");
@@ -178,6 +198,7 @@ impl Recorder {
             publishes: std::mem::take(&mut self.publishes.lock()),
             streams: std::mem::take(&mut self.streams.lock()),
             pages: std::mem::take(&mut self.pages.lock()),
+            newest: std::mem::take(&mut self.newest.lock()),
             streams_lag: false,
         }
     }

@@ -101,7 +101,22 @@ fn good() -> History {
             page(&[(A, 0), (B, 0)], &[(A, 1), (A, 2)], true),
             page(&[(A, 2), (B, 0)], &[(A, 4), (B, 3)], false),
         ],
+        newest: vec![newest(25, &[(A, 2)]), newest(50, &[(A, 4), (B, 3)])],
         streams_lag: false,
+    }
+}
+
+/// A look at both topics that finds these rows.
+fn newest(sent: Moment, rows: &[(TopicNumber, Id)]) -> Newest {
+    let row = |(topic, id): &(TopicNumber, Id)| Seen {
+        topic: *topic,
+        print: *id as Print,
+        id: *id,
+    };
+    Newest {
+        sent,
+        topics: vec![A, B],
+        rows: rows.iter().map(row).collect(),
     }
 }
 
@@ -129,6 +144,7 @@ fn a_good_history_passes() {
         registrations: 3,
         deliveries: 4,
         pages: 2,
+        newest: 2,
     };
     assert_eq!(summary, expected);
 }
@@ -424,6 +440,38 @@ fn a_page_without_an_own_write_is_found() {
     short(&mut history);
     history.pages[1].sent = 31;
     check(&history).expect("what is not acknowledged yet may be missing");
+}
+
+#[test]
+fn a_newest_envelope_that_is_none_is_found() {
+    let changes: [fn(&mut Newest); 4] = [
+        |newest| newest.rows[0].id = 3,
+        |newest| newest.rows[0].print = 9,
+        |newest| newest.topics = vec![B],
+        |newest| newest.rows.push(newest.rows[0]),
+    ];
+    for change in changes {
+        let found = broken(|history| change(&mut history.newest[1]));
+        let is_it = |found: &Violation| matches!(found, NewestIsNoRow { read: 1, .. });
+        assert!(found.iter().any(is_it), "{found:?}");
+    }
+}
+
+#[test]
+fn a_newest_envelope_that_is_stale_is_found() {
+    let stale = |seen, visible| NewestIsStale {
+        read: 1,
+        seen,
+        visible,
+    };
+    let older = |history: &mut History| history.newest[1] = newest(50, &[(A, 2), (B, 3)]);
+    finds(older, stale(2, 4));
+    let none = |history: &mut History| history.newest[1] = newest(50, &[(A, 4)]);
+    finds(none, stale(0, 3));
+    let mut history = good();
+    none(&mut history);
+    history.streams_lag = true;
+    check(&history).expect("a copy may be behind what is acknowledged");
 }
 
 #[test]
