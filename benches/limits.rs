@@ -15,12 +15,18 @@
 // The bench is a program: what it finds goes to the standard output, complaints to the other.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "limits/backend.rs"]
-mod backend;
+#[path = "limits/bare.rs"]
+mod bare;
+#[path = "limits/commit.rs"]
+mod commit;
+#[path = "limits/counted.rs"]
+mod counted;
 #[path = "limits/engine.rs"]
 mod engine;
 #[path = "limits/group.rs"]
 mod group;
+#[path = "limits/idle.rs"]
+mod idle;
 #[path = "limits/nothing.rs"]
 mod nothing;
 #[path = "limits/receive.rs"]
@@ -38,6 +44,8 @@ use report::{Failure, Report};
 
 /// Members of the groups whose messages are received.
 const MEMBERS: [usize; 3] = [2, 50, 250];
+/// Members of the groups whose commits are received.
+const COMMIT_MEMBERS: [usize; 3] = [3, 50, 250];
 
 fn main() -> Result<ExitCode, Failure> {
     let names: Vec<String> = std::env::args()
@@ -56,14 +64,19 @@ fn main() -> Result<ExitCode, Failure> {
             receive::measure(&mut report, members)?;
         }
     }
+    if wanted("commit") {
+        for members in COMMIT_MEMBERS {
+            commit::measure(&mut report, members)?;
+        }
+    }
+    if wanted("idle_groups") {
+        idle::measure(&mut report)?;
+    }
     if wanted("send") {
         send::measure(&mut report, &runtime)?;
     }
     if wanted("engine") {
         engine::measure(&mut report)?;
-    }
-    if wanted("publish") || wanted("query") {
-        backend::measure(&mut report, &runtime)?;
     }
     Ok(report.verdict())
 }

@@ -9,13 +9,13 @@ use openmls::group::MlsGroup;
 use openmls::prelude::{MlsMessageBodyIn, MlsMessageIn, ProcessedMessageContent, Welcome};
 use prost::Message as _;
 use tls_codec::DeserializeBytes;
-use xmtp_core::engine::receive::receive_in;
-use xmtp_core::processing::{self, Processors};
+use xmtp_core::engine::receive::{is_to_go_on, receive_in};
+use xmtp_core::processing::Processors;
 use xmtp_core::processor::Joined;
 use xmtp_core::receipt;
 use xmtp_core::runtime::{NativeRuntime, RuntimeExt};
-use xmtp_core::storage::schema::{COUNTER, CounterName, TOPIC};
-use xmtp_core::storage::{Database, Durability, Read, Storage, WriteTxn};
+use xmtp_core::storage::schema::{COUNTER, CounterName, GROUP, MLS, TOPIC};
+use xmtp_core::storage::{Database, Durability, Order, Page, Read, Snapshot, Storage, WriteTxn};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_core::welcome::install_created;
 use xmtp_mls::content::encode_payload;
@@ -35,6 +35,8 @@ use xmtp_proto::id::{GroupId, InboxId, SequenceId, Topic};
 use xmtp_proto::storage::v1 as stored;
 use xmtp_storage_sqlite::{DatabaseKey, SqliteStorage};
 
+use crate::bare::{Bare, Guest};
+use crate::counted::Counted;
 use crate::report::Failure;
 use crate::sqlite::KEY;
 
@@ -42,6 +44,8 @@ use crate::sqlite::KEY;
 const COMMITS: usize = 24;
 /// Bytes of content of each message.
 const CONTENT_BYTES: usize = 1024;
+/// Idle groups that one transaction adds.
+const IDLE_GROUPS_PER_WRITE: usize = 100;
 
 /// A member with a database of its own.
 pub(crate) struct Member {
@@ -159,12 +163,14 @@ pub(crate) struct Receiver {
     processors: Processors,
     /// F.
     received: SequenceId,
-    /// Batches that took more than one turn.
+    /// Its storage engine.
+    pub(crate) counted: Arc<Counted>,
+    /// Batches that took more than one transaction.
     pub(crate) split_batches: usize,
 }
 
 impl Receiver {
-    fn join(member: Member, welcome: Welcome) -> Result<Self, Failure> {
+    fn join(member: Member, counted: Arc<Counted>, welcome: Welcome) -> Result<Self, Failure> {
         let group = member.write(|txn| {
             let joined = stage_join(txn, welcome)?;
             let id = *joined.group_id();
@@ -184,6 +190,7 @@ impl Receiver {
             processors: MlsProcessor::new(member.installation.clone()).processors(),
             topic: Topic::group(&group),
             received: SequenceId::ZERO,
+            counted,
             split_batches: 0,
             member,
             group,
@@ -196,24 +203,60 @@ impl Receiver {
             .iter()
             .map(|message| v1::ServerEnvelope::decode(message.wire.clone()))
             .collect::<Result<Vec<_>, _>>()?;
-        let batch = receipt::check(self.topic, self.received, envelopes)?;
-        let mut pending = self.member.write(|txn| {
-            for outcome in receive_in(txn, std::slice::from_ref(&batch), &self.processors)? {
+        let batch = [receipt::check(self.topic, self.received, envelopes)?];
+        for transaction in 0.. {
+            let received = self
+                .member
+                .write(|txn| Ok(receive_in(txn, &batch, &self.processors)?))?;
+            // A turn that took its time leaves the rest to the next.
+            let goes_on = received.iter().any(is_to_go_on);
+            for outcome in received {
                 self.received = outcome?.received;
             }
-            pending_rows(txn, &self.topic)
-        })?;
-        // A turn that took its time leaves the rest to the next.
-        self.split_batches += usize::from(pending > 0);
-        while pending > 0 {
-            let left = self.member.write(|txn| {
-                processing::turn(txn, &self.topic, &self.processors, false)?;
-                pending_rows(txn, &self.topic)
-            })?;
-            if left >= pending {
-                return Err("an envelope stays".into());
+            self.split_batches += usize::from(transaction == 0 && goes_on);
+            if !goes_on {
+                break;
             }
-            pending = left;
+        }
+        match self
+            .member
+            .database
+            .read(|read| pending_rows(read, &self.topic))?
+        {
+            0 => Ok(()),
+            _ => Err("an envelope stays".into()),
+        }
+    }
+
+    /// Adds groups that have the state of this one and nothing to do.
+    pub(crate) fn add_idle_groups(&self, count: usize) -> Result<(), Failure> {
+        let page = Page {
+            rows: u32::MAX,
+            bytes: u32::MAX,
+            order: Order::Ascending,
+        };
+        let (record, topic, entities) = self.member.database.read(|snapshot| {
+            let owner = self.group.as_bytes().to_vec();
+            let entities = snapshot.page(MLS, &owner, None, page)?.rows;
+            let record = snapshot.row(GROUP, &self.group)?.unwrap_or_default();
+            let topic = snapshot.row(TOPIC, &self.topic)?.unwrap_or_default();
+            Ok::<_, Failure>((record, topic, entities))
+        })?;
+        let numbers: Vec<usize> = (0..count).collect();
+        for numbers in numbers.chunks(IDLE_GROUPS_PER_WRITE) {
+            self.member.write(|txn| {
+                for number in numbers {
+                    let mut id = [0; 16];
+                    id[..8].copy_from_slice(&number.to_be_bytes());
+                    let group = GroupId::from_bytes(id);
+                    txn.put_new(GROUP, &group, &record)?;
+                    txn.put_new(TOPIC, &Topic::group(&group), &topic)?;
+                    for ((_, label), entity) in &entities {
+                        txn.put_new(MLS, &(id.to_vec(), label.clone()), entity)?;
+                    }
+                }
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -235,8 +278,8 @@ impl Receiver {
     }
 }
 
-fn pending_rows(txn: &WriteTxn<'_>, topic: &Topic) -> Result<u32, Failure> {
-    let record = txn.row(TOPIC, topic)?.unwrap_or_default();
+fn pending_rows(snapshot: &dyn Snapshot, topic: &Topic) -> Result<u32, Failure> {
+    let record = snapshot.row(TOPIC, topic)?.unwrap_or_default();
     Ok(record.pending_rows)
 }
 
@@ -260,8 +303,31 @@ pub(crate) struct AgedGroup {
 impl AgedGroup {
     /// Makes a group of so many members in which so many have committed as [`COMMITS`] says.
     pub(crate) fn make(folder: &Path, members: usize) -> Result<Self, Failure> {
+        Ok(Self::make_with(folder, members, None)?.0)
+    }
+
+    /// Makes the same group with one member more, who is openmls alone.
+    pub(crate) fn make_with_bare(folder: &Path, members: usize) -> Result<(Self, Bare), Failure> {
+        let host = Member::in_memory()?;
+        let like = host.package(&host.installation)?;
+        let (guest, package) = Guest::new(&host.installation, like)?;
+        let (group, welcome, commits) = Self::make_with(folder, members, Some(package))?;
+        let mut bare = guest.join(parse_welcome(&welcome)?)?;
+        for commit in commits {
+            bare.follow(&commit.mls)?;
+        }
+        Ok((group, bare))
+    }
+
+    /// Makes a group; answers the Welcome that all came by, and the commits since.
+    fn make_with(
+        folder: &Path,
+        members: usize,
+        guest: Option<FetchedPackage>,
+    ) -> Result<(Self, Vec<u8>, Vec<Message>), Failure> {
         let storage = SqliteStorage::options(folder.join("receiver.db"));
-        let receiver = Member::over(storage.key(DatabaseKey::new(KEY)).open()?)?;
+        let counted = Counted::new(storage.key(DatabaseKey::new(KEY)).open()?);
+        let receiver = Member::over(counted.clone())?;
         let sender = Member::in_memory()?;
         let committers = (COMMITS - 1).min(members - 2);
         let committers = (0..committers).map(|_| Member::in_memory());
@@ -271,6 +337,7 @@ impl AgedGroup {
         for member in &committers {
             packages.push(member.package(&member.installation)?);
         }
+        packages.extend(guest);
         while packages.len() < members - 1 {
             packages.push(sender.package(&new_installation(&sender.database))?);
         }
@@ -282,17 +349,17 @@ impl AgedGroup {
             joined.push((member, group));
         }
         let mut made = Self {
-            receiver: Receiver::join(receiver, parse_welcome(&welcome)?)?,
+            receiver: Receiver::join(receiver, counted, parse_welcome(&welcome)?)?,
             sender,
             group,
             id,
             sequence: 0,
         };
-        made.age(joined)?;
-        Ok(made)
+        let commits = made.age(joined)?;
+        Ok((made, welcome, commits))
     }
 
-    fn age(&mut self, mut others: Vec<(Member, MlsGroup)>) -> Result<(), Failure> {
+    fn age(&mut self, mut others: Vec<(Member, MlsGroup)>) -> Result<Vec<Message>, Failure> {
         let mut commits = Vec::new();
         for round in 0..COMMITS {
             let turn = round % (others.len() + 1);
@@ -317,7 +384,13 @@ impl AgedGroup {
         if ours != theirs {
             return Err("the receiver did not follow the commits".into());
         }
-        Ok(())
+        Ok(commits)
+    }
+
+    /// Makes a commit that nobody else has applied yet.
+    pub(crate) fn commit(&mut self) -> Result<Message, Failure> {
+        let commit = self.sender.commit(&mut self.group)?;
+        Ok(self.message(commit, true))
     }
 
     /// Makes messages that nobody has read yet.

@@ -1,16 +1,41 @@
-//! openmls with a storage that keeps nothing: what is left is its own work.
+//! openmls with a storage that keeps nothing but own keys: what is left is its own work.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::convert::Infallible;
 
 use openmls_rust_crypto::RustCrypto;
 use openmls_traits::OpenMlsProvider;
 use openmls_traits::storage::{CURRENT_VERSION, StorageProvider, traits};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 const VERSION: u16 = CURRENT_VERSION;
 
-/// Drops what is written and finds nothing.
+/// Drops what is written and finds nothing, but for the keys that commits and Welcomes are opened
+/// with: openmls looks for these in its storage alone.
 #[derive(Debug, Default)]
-pub(crate) struct Nothing;
+pub(crate) struct Nothing {
+    keys: RefCell<HashMap<String, String>>,
+}
+
+impl Nothing {
+    fn keep(&self, key: &impl Serialize, value: &impl Serialize) -> Result<(), Infallible> {
+        let value = serde_json::to_string(value).expect("keys are serializable");
+        self.keys.borrow_mut().insert(named(key), value);
+        Ok(())
+    }
+
+    fn kept<T: DeserializeOwned>(&self, key: &impl Serialize) -> Option<T> {
+        let keys = self.keys.borrow();
+        let value = keys.get(&named(key))?;
+        serde_json::from_str(value).ok()
+    }
+}
+
+fn named(key: &impl Serialize) -> String {
+    serde_json::to_string(key).expect("keys are serializable")
+}
 
 /// The provider of a group that lives in memory alone.
 #[derive(Debug, Default)]
@@ -66,9 +91,6 @@ impl StorageProvider<VERSION> for Nothing {
         write_group_epoch_secrets<GroupId, GroupEpochSecrets>(&GroupId, &GroupEpochSecrets) -> () = ();
         write_application_export_tree<GroupId, ApplicationExportTree>(&GroupId, &ApplicationExportTree) -> () = ();
         write_signature_key_pair<SignaturePublicKey, SignatureKeyPair>(&SignaturePublicKey, &SignatureKeyPair) -> () = ();
-        write_encryption_key_pair<EncryptionKey, HpkeKeyPair>(&EncryptionKey, &HpkeKeyPair) -> () = ();
-        write_encryption_epoch_key_pairs<GroupId, EpochKey, HpkeKeyPair>(&GroupId, &EpochKey, u32, &[HpkeKeyPair]) -> () = ();
-        write_key_package<HashReference, KeyPackage>(&HashReference, &KeyPackage) -> () = ();
         write_psk<PskId, PskBundle>(&PskId, &PskBundle) -> () = ();
 
         mls_group_join_config<GroupId, MlsGroupJoinConfig>(&GroupId) -> Option<MlsGroupJoinConfig> = None;
@@ -86,9 +108,6 @@ impl StorageProvider<VERSION> for Nothing {
         group_epoch_secrets<GroupId, GroupEpochSecrets>(&GroupId) -> Option<GroupEpochSecrets> = None;
         application_export_tree<GroupId, ApplicationExportTree>(&GroupId) -> Option<ApplicationExportTree> = None;
         signature_key_pair<SignaturePublicKey, SignatureKeyPair>(&SignaturePublicKey) -> Option<SignatureKeyPair> = None;
-        encryption_key_pair<HpkeKeyPair, EncryptionKey>(&EncryptionKey) -> Option<HpkeKeyPair> = None;
-        encryption_epoch_key_pairs<GroupId, EpochKey, HpkeKeyPair>(&GroupId, &EpochKey, u32) -> Vec<HpkeKeyPair> = Vec::new();
-        key_package<HashReference, KeyPackage>(&HashReference) -> Option<KeyPackage> = None;
         psk<PskBundle, PskId>(&PskId) -> Option<PskBundle> = None;
 
         remove_proposal<GroupId, ProposalRef>(&GroupId, &ProposalRef) -> () = ();
@@ -107,8 +126,80 @@ impl StorageProvider<VERSION> for Nothing {
         clear_proposal_queue<GroupId, ProposalRef>(&GroupId) -> () = ();
         delete_signature_key_pair<SignaturePublicKey>(&SignaturePublicKey) -> () = ();
         delete_encryption_key_pair<EncryptionKey>(&EncryptionKey) -> () = ();
-        delete_encryption_epoch_key_pairs<GroupId, EpochKey>(&GroupId, &EpochKey, u32) -> () = ();
         delete_key_package<HashReference>(&HashReference) -> () = ();
         delete_psk<PskId>(&PskId) -> () = ();
+    }
+
+    fn write_encryption_key_pair<
+        K: traits::EncryptionKey<VERSION>,
+        P: traits::HpkeKeyPair<VERSION>,
+    >(
+        &self,
+        key: &K,
+        pair: &P,
+    ) -> Result<(), Infallible> {
+        self.keep(key, pair)
+    }
+
+    fn encryption_key_pair<P: traits::HpkeKeyPair<VERSION>, K: traits::EncryptionKey<VERSION>>(
+        &self,
+        key: &K,
+    ) -> Result<Option<P>, Infallible> {
+        Ok(self.kept(key))
+    }
+
+    fn write_encryption_epoch_key_pairs<
+        G: traits::GroupId<VERSION>,
+        E: traits::EpochKey<VERSION>,
+        P: traits::HpkeKeyPair<VERSION>,
+    >(
+        &self,
+        _group: &G,
+        epoch: &E,
+        leaf: u32,
+        pairs: &[P],
+    ) -> Result<(), Infallible> {
+        self.keep(&(epoch, leaf), &pairs)
+    }
+
+    fn encryption_epoch_key_pairs<
+        G: traits::GroupId<VERSION>,
+        E: traits::EpochKey<VERSION>,
+        P: traits::HpkeKeyPair<VERSION>,
+    >(
+        &self,
+        _group: &G,
+        epoch: &E,
+        leaf: u32,
+    ) -> Result<Vec<P>, Infallible> {
+        Ok(self.kept(&(epoch, leaf)).unwrap_or_default())
+    }
+
+    fn delete_encryption_epoch_key_pairs<
+        G: traits::GroupId<VERSION>,
+        E: traits::EpochKey<VERSION>,
+    >(
+        &self,
+        _group: &G,
+        epoch: &E,
+        leaf: u32,
+    ) -> Result<(), Infallible> {
+        self.keys.borrow_mut().remove(&named(&(epoch, leaf)));
+        Ok(())
+    }
+
+    fn write_key_package<H: traits::HashReference<VERSION>, K: traits::KeyPackage<VERSION>>(
+        &self,
+        reference: &H,
+        package: &K,
+    ) -> Result<(), Infallible> {
+        self.keep(reference, package)
+    }
+
+    fn key_package<H: traits::HashReference<VERSION>, K: traits::KeyPackage<VERSION>>(
+        &self,
+        reference: &H,
+    ) -> Result<Option<K>, Infallible> {
+        Ok(self.kept(reference))
     }
 }

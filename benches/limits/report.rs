@@ -1,10 +1,13 @@
 //! Measures two sides in turn and prints one line per figure.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::counted::Counts;
 
 /// Anything that ends the bench.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -37,12 +40,25 @@ pub(crate) struct Name<'a> {
 pub(crate) struct Run {
     ours: Duration,
     limit: Duration,
+    counts: BTreeMap<&'static str, u64>,
 }
 
 impl Run {
     /// Runs a slice of ours.
     pub(crate) fn ours<T>(&mut self, work: impl FnOnce() -> T) -> T {
         timed(&mut self.ours, work)
+    }
+
+    /// Counts what ours needed; the figure says how many of it each unit took.
+    fn count(&mut self, what: &'static str, times: u64) {
+        *self.counts.entry(what).or_default() += times;
+    }
+
+    /// Counts what ours asked of its storage.
+    pub(crate) fn stored(&mut self, counts: Counts) {
+        self.count("reads", counts.reads);
+        self.count("scans", counts.scans);
+        self.count("writes", counts.writes);
     }
 
     /// Runs the equal slice of the limit.
@@ -79,39 +95,40 @@ impl Report {
     pub(crate) fn figure(
         &mut self,
         name: &Name<'_>,
-        mut run: impl FnMut(&mut Run) -> Result<usize, Failure>,
+        run: impl FnMut(&mut Run) -> Result<usize, Failure>,
     ) -> Result<(), Failure> {
+        let ratio = self.comparison(name, run)?;
+        if ratio > MAX_RATIO {
+            let measure = name.measure;
+            eprintln!("{measure}: ours beats its limit, so the limit is measured wrongly");
+            self.is_impossible = true;
+        }
+        Ok(())
+    }
+
+    /// Measures two sides that do the same work, either of which may be the faster by chance;
+    /// answers their ratio.
+    pub(crate) fn comparison(
+        &mut self,
+        name: &Name<'_>,
+        mut run: impl FnMut(&mut Run) -> Result<usize, Failure>,
+    ) -> Result<f64, Failure> {
         let (mut ours, mut limit) = (Vec::new(), Vec::new());
+        let mut counts = BTreeMap::new();
         for index in 0..WARM_UP_RUNS + RUNS {
             let mut times = Run::default();
             let units = run(&mut times)? as f64;
             if index >= WARM_UP_RUNS {
                 ours.push(units / times.ours.as_secs_f64());
                 limit.push(units / times.limit.as_secs_f64());
+                for (what, times) in times.counts {
+                    *counts.entry(what).or_default() += times as f64 / units / RUNS as f64;
+                }
             }
         }
-        self.print(name, median(ours), median(limit));
-        Ok(())
-    }
-
-    fn print(&mut self, name: &Name<'_>, ours: f64, limit: f64) {
-        let Name {
-            measure,
-            label,
-            unit,
-        } = name;
-        let label = match label {
-            Some((key, value)) => format!(r#""{key}":{value},"#),
-            None => String::new(),
-        };
-        let ratio = ours / limit;
-        println!(
-            r#"{{"bench":"limits","measure":"{measure}",{label}"ours":{ours:.1},"limit":{limit:.1},"ratio":{ratio:.2},"unit":"{unit}"}}"#
-        );
-        if ratio > MAX_RATIO {
-            eprintln!("{measure}: ours beats its limit, so the limit is measured wrongly");
-            self.is_impossible = true;
-        }
+        let (ours, limit) = (median(ours), median(limit));
+        print(name, ours, limit, &counts);
+        Ok(ours / limit)
     }
 
     /// Answers how the program ends.
@@ -121,6 +138,26 @@ impl Report {
             false => ExitCode::SUCCESS,
         }
     }
+}
+
+fn print(name: &Name<'_>, ours: f64, limit: f64, counts: &BTreeMap<&'static str, f64>) {
+    let Name {
+        measure,
+        label,
+        unit,
+    } = name;
+    let label = match label {
+        Some((key, value)) => format!(r#""{key}":{value},"#),
+        None => String::new(),
+    };
+    let counts = counts
+        .iter()
+        .map(|(what, times)| format!(r#","{what}":{times:.2}"#));
+    let counts: String = counts.collect();
+    let ratio = ours / limit;
+    println!(
+        r#"{{"bench":"limits","measure":"{measure}",{label}"ours":{ours:.1},"limit":{limit:.1},"ratio":{ratio:.2},"unit":"{unit}"{counts}}}"#
+    );
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
 /// The key of every encrypted database here.
 pub(crate) const KEY: [u8; 32] = [7; 32];
@@ -62,23 +62,6 @@ fn keyed(path: &Path) -> rusqlite::Result<Connection> {
     connection.execute_batch(&format!(
         "PRAGMA cipher_log_level = NONE; PRAGMA key = \"x'{key}'\"; PRAGMA page_size = 4096"
     ))?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(connection)
-}
-
-/// Opens the backend's file as its writer.
-pub(crate) fn backend_writer(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    connection.pragma_update(None, "synchronous", "full")?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(connection)
-}
-
-/// Opens the backend's file as one of its readers.
-pub(crate) fn backend_reader(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(connection)
 }

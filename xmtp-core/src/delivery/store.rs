@@ -24,16 +24,26 @@ pub(crate) fn insert_message(
     };
     let group = GroupId::try_from(&message.group_id[..]).map_err(|_| damaged("group id"))?;
     let id = MessageId::try_from(&message.message_id[..]).map_err(|_| damaged("message id"))?;
-    if number_of(txn, &group, &id)?.is_some() {
+    let key = (group, prefix(&id));
+    let known: Option<stored::MessageNumbers> = txn.row(MESSAGE_ID, &key)?;
+    if let Some(known) = &known
+        && among(txn, &known.numbers, &id)?.is_some()
+    {
         return Ok(None);
     }
     let number = txn.take_number(CounterName::Delivery)?;
     txn.put_new(MESSAGE, &number, message)?;
     txn.put_new(MESSAGE_BY_GROUP, &(group, number), &Raw::default())?;
-    let key = (group, prefix(&id));
-    let mut numbers: stored::MessageNumbers = txn.row(MESSAGE_ID, &key)?.unwrap_or_default();
-    numbers.numbers.push(number);
-    txn.put(MESSAGE_ID, &key, &numbers)?;
+    match known {
+        None => {
+            let numbers = vec![number];
+            txn.put_new(MESSAGE_ID, &key, &stored::MessageNumbers { numbers })?;
+        }
+        Some(mut known) => {
+            known.numbers.push(number);
+            txn.put(MESSAGE_ID, &key, &known)?;
+        }
+    }
     Ok(Some(number))
 }
 
@@ -44,10 +54,19 @@ pub(crate) fn number_of(
     id: &MessageId,
 ) -> Result<Option<u64>, StorageError> {
     let numbers = snapshot.row(MESSAGE_ID, &(*group, prefix(id)))?;
-    for number in numbers.unwrap_or_default().numbers {
-        let message = snapshot.row(MESSAGE, &number)?;
+    among(snapshot, &numbers.unwrap_or_default().numbers, id)
+}
+
+/// Answers which of these delivery numbers is the message's.
+fn among(
+    snapshot: &(impl Read + ?Sized),
+    numbers: &[u64],
+    id: &MessageId,
+) -> Result<Option<u64>, StorageError> {
+    for number in numbers {
+        let message = snapshot.row(MESSAGE, number)?;
         if message.is_some_and(|message| message.message_id[..] == id.as_bytes()[..]) {
-            return Ok(Some(number));
+            return Ok(Some(*number));
         }
     }
     Ok(None)

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{SequenceId, Topic, TopicKind};
 
-use super::{Left, PANICKED, Processors, TurnReport, UNDECODABLE, load, report, settle, turn_rows};
-use crate::limits::{TURN_TARGET_BYTES, TURN_TARGET_TIME};
+use super::{Left, PANICKED, Processors, TurnReport, UNDECODABLE, Work, load, report, settle};
+use crate::limits::TURN_TARGET_BYTES;
 use crate::processor::{PendingItem, Turn, Verdict};
-use crate::receipt;
+use crate::receipt::{self, Received};
 use crate::send;
 use crate::storage::{StorageError, WriteTxn};
 
@@ -18,11 +18,7 @@ pub(super) enum Undo {
     /// The database failed; no verdict counts.
     Storage(StorageError),
     /// The application message at `index` cannot be settled: run once more up to it.
-    Before {
-        index: usize,
-        item: SequenceId,
-        verdict: Verdict,
-    },
+    Before { index: usize, verdict: Verdict },
 }
 
 impl From<StorageError> for Undo {
@@ -51,16 +47,16 @@ struct Progress {
     removed: bool,
 }
 
-/// Applies up to `limit` envelopes and writes P once at the end.
+/// Applies envelopes and writes P once at the end.
 pub(super) fn run(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     processors: &Processors,
-    limit: u32,
+    record: &stored::TopicRecord,
+    work: Work<'_>,
 ) -> Result<TurnReport, Undo> {
-    let mut record = receipt::store::topic(txn, topic)?;
-    let (rows, more) = turn_rows(txn, topic, &record, limit)?;
-    let started = txn.runtime().monotonic();
+    let mut record = record.clone();
+    let echo = Echo::of(txn, topic)?;
     let mut turn = load(txn, topic, processors)?;
     let mut progress = Progress {
         handled: 0,
@@ -68,35 +64,34 @@ pub(super) fn run(
         last: SequenceId::saturating(record.processed),
         removed: false,
     };
-    let mut left = if more { Left::More } else { Left::Nothing };
-    for (index, (sequence, envelope)) in rows.iter().enumerate() {
-        let verdict = step(txn, topic, turn.as_mut(), *sequence, envelope)?;
-        match verdict {
+    let mut left = match work.has_more {
+        true => Left::More,
+        false => Left::Nothing,
+    };
+    for (index, received) in work.rows.iter().enumerate() {
+        match step(txn, topic, turn.as_mut(), received, echo)? {
             Settled::Yes { removed } => {
                 progress.handled += 1;
-                progress.bytes += receipt::store::stored_bytes(envelope);
-                progress.last = *sequence;
+                progress.bytes += receipt::store::stored_bytes(&received.envelope);
+                progress.last = received.sequence_id;
                 progress.removed |= removed;
+                if work.are_stored {
+                    receipt::store::delete_pending(txn, topic, received.sequence_id)?;
+                }
             }
             Settled::Stays(verdict) => {
-                super::stop(txn, topic, *sequence, &verdict)?;
+                super::stop(txn, topic, received.sequence_id, &verdict)?;
                 left = Left::Stopped;
                 break;
             }
-            Settled::Undo(verdict) => {
-                return Err(Undo::Before {
-                    index,
-                    item: *sequence,
-                    verdict,
-                });
-            }
+            Settled::Undo(verdict) => return Err(Undo::Before { index, verdict }),
         }
         if progress.removed {
             left = Left::Nothing;
             break;
         }
-        let over_time = txn.runtime().monotonic().saturating_sub(started) >= TURN_TARGET_TIME;
-        if (over_time || progress.bytes >= TURN_TARGET_BYTES) && index + 1 < rows.len() {
+        let is_over_time = txn.runtime().monotonic() >= work.until;
+        if (is_over_time || progress.bytes >= TURN_TARGET_BYTES) && index + 1 < work.rows.len() {
             left = Left::More;
             break;
         }
@@ -111,8 +106,12 @@ pub(super) fn run(
         last,
         ..
     } = progress;
-    if handled > 0 {
-        settle::finish(txn, topic, &mut record, last, handled as u64, bytes)?;
+    match (handled, work.are_stored) {
+        (0, _) => {}
+        (_, true) => {
+            settle::finish_stored(txn, topic, &mut record, last, handled as u64, bytes)?;
+        }
+        (_, false) => settle::finish_fresh(txn, topic, &mut record, &work.rows[handled - 1])?,
     }
     Ok(report(&record, handled, left))
 }
@@ -128,10 +127,11 @@ fn step(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     turn: &mut dyn Turn,
-    sequence: SequenceId,
-    envelope: &stored::PendingEnvelope,
+    received: &Received,
+    echo: Echo,
 ) -> Result<Settled, StorageError> {
-    let Some(item) = item(txn, topic, sequence, envelope)? else {
+    let sequence = received.sequence_id;
+    let Some(item) = decode(txn, topic, sequence, &received.envelope, echo)? else {
         settle::settle(txn, topic, sequence, None, &UNDECODABLE)?;
         return Ok(Settled::Yes { removed: false });
     };
@@ -170,6 +170,20 @@ fn apply(
     catch_unwind(AssertUnwindSafe(|| turn.apply(txn, item))).unwrap_or(Ok(PANICKED))
 }
 
+/// Whether an envelope can be the echo of an own attempt. A group without unfinished intents has
+/// none, and gets none while the transaction lasts, so its envelopes need no look each.
+#[derive(Clone, Copy)]
+pub(super) struct Echo(bool);
+
+impl Echo {
+    fn of(txn: &WriteTxn<'_>, topic: &Topic) -> Result<Self, StorageError> {
+        match topic.group_id() {
+            Some(group) => Ok(Self(send::store::has_unfinished(txn, &group)?)),
+            None => Ok(Self(false)),
+        }
+    }
+}
+
 /// Decodes a pending row and finds the own attempt it echoes.
 pub(crate) fn item(
     txn: &WriteTxn<'_>,
@@ -177,22 +191,29 @@ pub(crate) fn item(
     sequence: SequenceId,
     envelope: &stored::PendingEnvelope,
 ) -> Result<Option<PendingItem>, StorageError> {
+    let echo = Echo(topic.kind() == TopicKind::Group);
+    decode(txn, topic, sequence, envelope, echo)
+}
+
+fn decode(
+    txn: &WriteTxn<'_>,
+    topic: &Topic,
+    sequence: SequenceId,
+    envelope: &stored::PendingEnvelope,
+    echo: Echo,
+) -> Result<Option<PendingItem>, StorageError> {
     let Some(decoded) = receipt::decode(envelope) else {
         return Ok(None);
     };
-    let payload_hash = xmtp_proto::envelope::inner_payload(&decoded)
-        .map(|inner| xmtp_proto::envelope::payload_hash(inner))
-        .unwrap_or_default();
-    let own = match topic.kind() {
-        TopicKind::Group => send::store::by_payload(txn, &payload_hash)?,
-        _ => None,
-    };
-    Ok(Some(PendingItem {
+    let mut item = PendingItem {
         topic: *topic,
         sequence_id: sequence,
         server_ns: envelope.server_ns,
         envelope: decoded,
-        payload_hash,
-        own,
-    }))
+        own: None,
+    };
+    if echo.0 {
+        item.own = send::store::by_payload(txn, &item.payload_hash())?;
+    }
+    Ok(Some(item))
 }

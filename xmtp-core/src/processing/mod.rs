@@ -17,16 +17,18 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::storage::v1::HeadKind;
 use xmtp_proto::{InboxId, SequenceId, Topic, TopicKind};
 
-use crate::limits::{MAX_ADMISSION_BYTES, MAX_ADMISSION_ROWS};
+use crate::limits::{MAX_ADMISSION_BYTES, MAX_ADMISSION_ROWS, TURN_TARGET_TIME};
 use crate::processor::{
     Blocked, GroupProcessor, IdentityProcessor, PendingItem, Rejected, Turn, Verdict,
     WelcomeProcessor,
 };
+use crate::receipt::Received;
 use crate::storage::{Read, StorageError, WriteTxn};
 use crate::{receipt, welcome};
 
@@ -91,45 +93,131 @@ pub fn turn(
     if !force && !is_due(txn, topic, txn.now_ns())? {
         return Ok(report(&record, 0, Left::Stopped));
     }
-    let _span = tracing::debug_span!("processing", topic = %topic.short()).entered();
-    tracing::trace!(pending = record.pending_rows, "a turn begins");
-    let mut limit = MAX_ADMISSION_ROWS as u32;
-    // An application message that cannot be settled has already moved the ratchet in memory, so
-    // the attempt is undone whole and run once more up to just before it.
+    let (rows, more) = receipt::store::pending_rows(
+        txn,
+        topic,
+        SequenceId::saturating(record.processed),
+        MAX_ADMISSION_ROWS as u32,
+        MAX_ADMISSION_BYTES as u32,
+    )?;
+    let mut work = Work {
+        rows: &rows,
+        are_stored: true,
+        has_more: more,
+        until: turn_end(txn),
+    };
     loop {
-        let run =
-            AssertUnwindSafe(|| txn.savepoint(|txn| attempt::run(txn, topic, processors, limit)));
-        // A panic outside of one envelope, in loading or writing held-back state.
-        let Ok(result) = catch_unwind(run) else {
-            return block_head(txn, topic, &record);
-        };
-        match result {
-            Ok(done) => return Ok(done),
-            Err(attempt::Undo::Storage(error)) => return Err(error),
-            Err(attempt::Undo::Before {
-                index: 0,
-                item,
-                verdict,
-            }) => {
-                stop(txn, topic, item, &verdict)?;
-                return Ok(report(&record, 0, Left::Stopped));
-            }
-            Err(attempt::Undo::Before { index, .. }) => limit = index as u32,
+        match attempt(txn, topic, processors, &record, work)? {
+            Attempted::Done(report) => return Ok(report),
+            Attempted::Before(index) => work = work.up_to(index, txn),
         }
     }
 }
 
-/// Blocks the head of a topic whose processor panicked.
-fn block_head(
+/// Answers when a turn that begins now should end.
+pub(crate) fn turn_end(txn: &WriteTxn<'_>) -> Duration {
+    txn.runtime().monotonic().saturating_add(TURN_TARGET_TIME)
+}
+
+/// Runs one turn over envelopes that are new and have no row, for a topic of which nothing is
+/// pending.
+///
+/// # Behavior
+/// - F and P move over what is handled; the rows of the rest are the caller's.
+/// - It ends near `until`, with at least one envelope handled, and says [`Left::More`] then.
+pub(crate) fn turn_over(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
-    record: &stored::TopicRecord,
+    processors: &Processors,
+    fresh: &[Received],
+    until: Duration,
 ) -> Result<TurnReport, StorageError> {
-    let (rows, _) = turn_rows(txn, topic, record, 1)?;
-    if let Some((head, _)) = rows.first() {
-        stop(txn, topic, *head, &PANICKED)?;
+    let record = receipt::store::topic(txn, topic)?;
+    if !is_processable(txn, topic)? {
+        return Ok(report(&record, 0, Left::Nothing));
     }
-    Ok(report(record, 0, Left::Stopped))
+    let mut work = Work {
+        rows: fresh,
+        are_stored: false,
+        has_more: false,
+        until,
+    };
+    loop {
+        match attempt(txn, topic, processors, &record, work)? {
+            // What an earlier attempt stopped at is looked at again when it is the head.
+            Attempted::Done(report) if work.has_more && report.handled == work.rows.len() => {
+                let left = Left::Stopped;
+                return Ok(TurnReport { left, ..report });
+            }
+            Attempted::Done(report) => return Ok(report),
+            Attempted::Before(index) => work = work.up_to(index, txn),
+        }
+    }
+}
+
+/// The envelopes of one attempt, oldest first.
+#[derive(Clone, Copy)]
+struct Work<'r> {
+    rows: &'r [Received],
+    /// Whether they are pending rows of the database.
+    are_stored: bool,
+    /// Whether envelopes are behind them that this attempt does not reach.
+    has_more: bool,
+    /// When to leave the rest to another turn.
+    until: Duration,
+}
+
+impl Work<'_> {
+    /// The same up to the envelope at `index`, for an attempt that begins now.
+    fn up_to(self, index: usize, txn: &WriteTxn<'_>) -> Self {
+        Self {
+            rows: &self.rows[..index],
+            has_more: true,
+            until: turn_end(txn),
+            ..self
+        }
+    }
+}
+
+/// What came of an attempt.
+enum Attempted {
+    Done(TurnReport),
+    /// All is undone; the envelope at this index ends the next attempt.
+    Before(usize),
+}
+
+/// Makes one attempt in a savepoint.
+///
+/// An application message that cannot be settled has already moved the ratchet in memory, so the
+/// attempt is undone whole, to be run once more up to just before it.
+fn attempt(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    processors: &Processors,
+    record: &stored::TopicRecord,
+    work: Work<'_>,
+) -> Result<Attempted, StorageError> {
+    let _span = tracing::debug_span!("processing", topic = %topic.short()).entered();
+    tracing::trace!(rows = work.rows.len(), "an attempt begins");
+    let run = AssertUnwindSafe(|| {
+        txn.savepoint(|txn| attempt::run(txn, topic, processors, record, work))
+    });
+    let stopped = match catch_unwind(run) {
+        Ok(Ok(done)) => return Ok(Attempted::Done(done)),
+        Ok(Err(attempt::Undo::Storage(error))) => return Err(error),
+        Ok(Err(attempt::Undo::Before { index, verdict })) => {
+            if index > 0 {
+                return Ok(Attempted::Before(index));
+            }
+            verdict
+        }
+        // A panic outside of one envelope, in loading or writing held-back state.
+        Err(_) => PANICKED,
+    };
+    if let Some(head) = work.rows.first() {
+        stop(txn, topic, head.sequence_id, &stopped)?;
+    }
+    Ok(Attempted::Done(report(record, 0, Left::Stopped)))
 }
 
 /// Rejects the head of a topic whose dependency is settled as permanently absent, if it is still
@@ -151,7 +239,8 @@ pub(crate) fn reject_head(
     let bytes = receipt::store::stored_bytes(&pending);
     let item = pending_item(txn, topic, sequence, &pending)?;
     settle::reject(txn, topic, sequence, reason, item.as_ref())?;
-    settle::finish(txn, topic, &mut record, sequence, 1, bytes)?;
+    receipt::store::delete_pending(txn, topic, sequence)?;
+    settle::finish_stored(txn, topic, &mut record, sequence, 1, bytes)?;
     Ok(true)
 }
 
@@ -310,17 +399,6 @@ fn load<'p>(
         }
         TopicKind::Welcome | TopicKind::KeyPackage | TopicKind::CommitLog => Err(foreign),
     }
-}
-
-/// Reads the envelopes of one turn, oldest first.
-fn turn_rows(
-    txn: &(impl Read + ?Sized),
-    topic: &Topic,
-    record: &stored::TopicRecord,
-    limit: u32,
-) -> Result<(Vec<receipt::store::PendingRow>, bool), StorageError> {
-    let after = SequenceId::saturating(record.processed);
-    receipt::store::pending_page(txn, topic, after, limit, MAX_ADMISSION_BYTES as u32)
 }
 
 /// The verdict of a processor that panicked: that topic alone is blocked.

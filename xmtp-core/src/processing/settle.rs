@@ -5,13 +5,13 @@ use xmtp_proto::{SequenceId, Topic};
 
 use crate::delivery;
 use crate::processor::{Effects, GroupChange, PendingItem, Rejected, Verdict};
-use crate::receipt;
+use crate::receipt::{self, Received};
 use crate::send;
 use crate::storage::{StorageError, WriteTxn};
 use crate::welcome;
 
-/// Writes an applied or rejected envelope's outcome and removes it from what waits; counters and
-/// P follow in [`finish`]. Answers whether this installation was removed from the group.
+/// Writes an applied or rejected envelope's outcome; its row, counters, F and P follow. Answers
+/// whether this installation was removed from the group.
 pub(super) fn settle(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
@@ -20,10 +20,7 @@ pub(super) fn settle(
     verdict: &Verdict,
 ) -> Result<bool, StorageError> {
     match verdict {
-        Verdict::Applied(effects) => {
-            receipt::store::delete_pending(txn, topic, sequence)?;
-            apply_effects(txn, topic, item, effects)
-        }
+        Verdict::Applied(effects) => apply_effects(txn, topic, item, effects),
         Verdict::Rejected(reason) => {
             reject(txn, topic, sequence, *reason, item)?;
             Ok(false)
@@ -36,7 +33,7 @@ pub(super) fn settle(
     }
 }
 
-/// Records a rejection and removes the envelope.
+/// Records a rejection.
 pub(super) fn reject(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
@@ -46,15 +43,26 @@ pub(super) fn reject(
 ) -> Result<(), StorageError> {
     tracing::debug!(reason = reason.code(), "rejected");
     super::store::put_rejection(txn, topic, sequence, reason.code())?;
-    receipt::store::delete_pending(txn, topic, sequence)?;
     if let Some(intent) = item.and_then(|item| item.own.as_ref()) {
         send::confirm::rejected(txn, intent, reason)?;
     }
     Ok(())
 }
 
-/// Advances P over handled envelopes and counts them out of what waits.
-pub(super) fn finish(
+/// Advances F and P over handled envelopes that never had a row.
+pub(super) fn finish_fresh(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    record: &mut stored::TopicRecord,
+    last: &Received,
+) -> Result<(), StorageError> {
+    receipt::move_f(record, last);
+    record.processed = record.processed.max(last.sequence_id.get());
+    receipt::store::put_topic(txn, topic, record)
+}
+
+/// Advances P over handled pending envelopes and counts them out of what waits.
+pub(super) fn finish_stored(
     txn: &mut WriteTxn<'_>,
     topic: &Topic,
     record: &mut stored::TopicRecord,

@@ -20,8 +20,6 @@ pub struct PendingItem {
     pub server_ns: u64,
     /// The decoded envelope.
     pub envelope: ClientEnvelope,
-    /// SHA-256 of the inner opaque bytes: the payload identity (STR-110).
-    pub payload_hash: [u8; 32],
     /// The intent whose current attempt has this payload identity, for an own echo.
     pub own: Option<stored::Intent>,
 }
@@ -37,6 +35,14 @@ impl fmt::Debug for PendingItem {
 }
 
 impl PendingItem {
+    /// Answers SHA-256 of the inner opaque bytes: the payload identity (STR-110).
+    pub fn payload_hash(&self) -> [u8; 32] {
+        let inner = xmtp_proto::envelope::inner_payload(&self.envelope);
+        inner
+            .map(|inner| xmtp_proto::envelope::payload_hash(inner))
+            .unwrap_or_default()
+    }
+
     /// Answers the inner opaque bytes of a group message.
     pub fn group_bytes(&self) -> Option<&Bytes> {
         xmtp_proto::envelope::inner_payload(&self.envelope)

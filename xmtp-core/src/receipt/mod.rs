@@ -140,7 +140,52 @@ impl Coded for AdmissionError {
 /// - A batch that shows that the backend's order went back below F changes nothing, and so does one
 ///   that comes from behind a fence and does not show what is at F (EXT-002).
 pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, AdmissionError> {
-    let mut record = store::topic(txn, &batch.topic)?;
+    let fresh = look(txn, batch)?;
+    store_pending(txn, &batch.topic, fresh.envelopes)?;
+    let _span = tracing::debug_span!("receipt", topic = %batch.topic.short()).entered();
+    let (new, overlap) = (fresh.envelopes.len(), fresh.overlap);
+    tracing::trace!(new, overlap, "a batch is admitted");
+    Ok(fresh.admitted())
+}
+
+/// The part of a batch that is above F and fits every bound.
+#[derive(Clone, Copy)]
+pub(crate) struct Fresh<'b> {
+    /// Its envelopes.
+    pub(crate) envelopes: &'b [Received],
+    overlap: usize,
+    /// F.
+    received: SequenceId,
+    /// The bound that keeps the rest out.
+    left_out: Option<Capacity>,
+}
+
+impl Fresh<'_> {
+    /// Says that all of them were taken.
+    pub(crate) fn admitted(&self) -> Admitted {
+        self.taken(self.envelopes.len(), self.left_out)
+    }
+
+    /// Says that some of them were taken and the rest is for the next transaction.
+    pub(crate) fn admitted_in_part(&self, new: usize, kind: TopicKind) -> Admitted {
+        let scope = CapacityScope::Batch;
+        self.taken(new, Some(Capacity { scope, kind }))
+    }
+
+    fn taken(&self, new: usize, left_out: Option<Capacity>) -> Admitted {
+        let last = self.envelopes[..new].last();
+        Admitted {
+            new,
+            overlap: self.overlap,
+            received: last.map_or(self.received, |last| last.sequence_id),
+            left_out,
+        }
+    }
+}
+
+/// Finds the part of a batch that is new and fits; writes nothing.
+pub(crate) fn look<'b>(txn: &WriteTxn<'_>, batch: &'b Batch) -> Result<Fresh<'b>, AdmissionError> {
+    let record = store::topic(txn, &batch.topic)?;
     let received = SequenceId::saturating(record.received);
     if batch.after > received {
         return Err(AdmissionError::StartsBeyond {
@@ -165,34 +210,46 @@ pub fn admit(txn: &mut WriteTxn<'_>, batch: &Batch) -> Result<Admitted, Admissio
     let overlap = batch
         .envelopes
         .partition_point(|envelope| envelope.sequence_id <= received);
-    let fresh = &batch.envelopes[overlap..];
     let kind = batch.topic.kind();
-    let mut budget = store::kind_budget(txn, kind)?;
-    let (fits, left_out) = budget::fitting(kind, &record, &budget, fresh);
+    let budget = store::kind_budget(txn, kind)?;
+    let envelopes = &batch.envelopes[overlap..];
+    let (fits, left_out) = budget::fitting(kind, &record, &budget, envelopes);
     if let (0, Some(capacity)) = (fits, left_out) {
         return Err(AdmissionError::Capacity(capacity));
     }
-    for envelope in &fresh[..fits] {
-        store::insert_pending(txn, &batch.topic, envelope.sequence_id, &envelope.envelope)?;
-        budget::add(&mut record, &mut budget, &envelope.envelope);
-        record.received = envelope.sequence_id.get();
-    }
-    if let Some(last) = fresh[..fits].last() {
-        record.received_hash.clone_from(&last.envelope.message_hash);
-        record.received_expiry_ns = last.envelope.expiry_ns;
-    }
-    let _span = tracing::debug_span!("receipt", topic = %batch.topic.short()).entered();
-    tracing::trace!(new = fits, overlap, "a batch is admitted");
-    if fits > 0 {
-        store::put_topic(txn, &batch.topic, &record)?;
-        store::put_kind_budget(txn, kind, &budget)?;
-    }
-    Ok(Admitted {
-        new: fits,
+    Ok(Fresh {
+        envelopes: &envelopes[..fits],
         overlap,
-        received: SequenceId::saturating(record.received),
+        received,
         left_out,
     })
+}
+
+/// Moves F over an envelope, and keeps what shows later that the order goes on from it.
+pub(crate) fn move_f(record: &mut stored::TopicRecord, last: &Received) {
+    record.received = last.sequence_id.get();
+    record.received_hash.clone_from(&last.envelope.message_hash);
+    record.received_expiry_ns = last.envelope.expiry_ns;
+}
+
+/// Stores envelopes that [`look`] found as pending rows, and F behind them.
+pub(crate) fn store_pending(
+    txn: &mut WriteTxn<'_>,
+    topic: &Topic,
+    fresh: &[Received],
+) -> Result<(), StorageError> {
+    let Some(last) = fresh.last() else {
+        return Ok(());
+    };
+    let mut record = store::topic(txn, topic)?;
+    let mut budget = store::kind_budget(txn, topic.kind())?;
+    for envelope in fresh {
+        store::insert_pending(txn, topic, envelope.sequence_id, &envelope.envelope)?;
+        budget::add(&mut record, &mut budget, &envelope.envelope);
+    }
+    move_f(&mut record, last);
+    store::put_topic(txn, topic, &record)?;
+    store::put_kind_budget(txn, topic.kind(), &budget)
 }
 
 /// Removes handled envelopes from what waits: `rows` and `bytes` of one topic.

@@ -3,6 +3,7 @@
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{SequenceId, Topic, TopicKind};
 
+use super::Received;
 use crate::storage::schema::{KIND_BUDGET, PENDING, TOPIC};
 use crate::storage::{Key, KeyRange, Order, Page, Read, Snapshot, StorageError, WriteTxn};
 
@@ -74,6 +75,22 @@ pub(crate) fn pending(
     sequence: SequenceId,
 ) -> Result<Option<stored::PendingEnvelope>, StorageError> {
     snapshot.row(PENDING, &(*topic, sequence))
+}
+
+/// Reads the pending envelopes of a topic above `after`, oldest first, as they were received.
+pub(crate) fn pending_rows(
+    snapshot: &(impl Read + ?Sized),
+    topic: &Topic,
+    after: SequenceId,
+    rows: u32,
+    bytes: u32,
+) -> Result<(Vec<Received>, bool), StorageError> {
+    let (rows, more) = pending_page(snapshot, topic, after, rows, bytes)?;
+    let received = rows.into_iter().map(|(sequence_id, envelope)| Received {
+        sequence_id,
+        envelope,
+    });
+    Ok((received.collect(), more))
 }
 
 /// Reads the pending envelopes of a topic above `after`, oldest first.

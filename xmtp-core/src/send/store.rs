@@ -121,6 +121,20 @@ fn attempt_key(intent: &stored::Intent) -> Option<[u8; 32]> {
     attempt.payload_hash[..].try_into().ok()
 }
 
+/// Tells whether a group has an unfinished intent.
+pub(crate) fn has_unfinished(
+    snapshot: &(impl Read + ?Sized),
+    group: &GroupId,
+) -> Result<bool, StorageError> {
+    let first = Page {
+        rows: 1,
+        bytes: MAX_LOCAL_READ_BYTES,
+        order: Order::Ascending,
+    };
+    let found = snapshot.page(INTENT_BY_GROUP, group, None, first)?;
+    Ok(!found.rows.is_empty())
+}
+
 /// Lists the unfinished intents of a group in order, up to one local read's rows.
 pub(crate) fn unfinished(
     snapshot: &(impl Read + ?Sized),

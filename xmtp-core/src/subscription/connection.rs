@@ -224,34 +224,27 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Hands a frame to the receive path, in as many transactions as its bounds ask for.
-    async fn admit(&mut self, mut batches: Vec<Batch>) -> Result<(), Ended> {
-        while !batches.is_empty() {
-            let outcomes = receive(self.context, batches.clone()).await?;
-            let mut rest = Vec::new();
-            for (batch, outcome) in batches.into_iter().zip(outcomes) {
-                match outcome {
-                    Ok(admitted) => match admitted.left_out {
-                        Some(capacity) if capacity.scope == CapacityScope::Batch => {
-                            rest.push(batch);
-                        }
-                        Some(capacity) => self.pause(batch.topic, capacity).await?,
-                        None => {}
-                    },
-                    Err(AdmissionError::Capacity(capacity)) => {
-                        self.pause(batch.topic, capacity).await?;
+    /// Hands a frame to the receive path.
+    async fn admit(&mut self, batches: Vec<Batch>) -> Result<(), Ended> {
+        let topics: Vec<Topic> = batches.iter().map(|batch| batch.topic).collect();
+        let outcomes = receive(self.context, batches).await?;
+        for (topic, outcome) in topics.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(admitted) => {
+                    if let Some(capacity) = admitted.left_out {
+                        self.pause(topic, capacity).await?;
                     }
-                    // What is missing comes with a new registration from F (STR-062).
-                    Err(AdmissionError::StartsBeyond { .. }) => self.withdraw(&batch.topic),
-                    Err(AdmissionError::Unproven { .. }) => self.prove(batch.topic).await?,
-                    Err(AdmissionError::WentBack { .. }) => self.give_up(batch.topic),
-                    Err(AdmissionError::Shape { rule }) => {
-                        return Err(TransportError::Protocol { rule }.into());
-                    }
-                    Err(AdmissionError::Storage(error)) => return Err(error.into()),
                 }
+                Err(AdmissionError::Capacity(capacity)) => self.pause(topic, capacity).await?,
+                // What is missing comes with a new registration from F (STR-062).
+                Err(AdmissionError::StartsBeyond { .. }) => self.withdraw(&topic),
+                Err(AdmissionError::Unproven { .. }) => self.prove(topic).await?,
+                Err(AdmissionError::WentBack { .. }) => self.give_up(topic),
+                Err(AdmissionError::Shape { rule }) => {
+                    return Err(TransportError::Protocol { rule }.into());
+                }
+                Err(AdmissionError::Storage(error)) => return Err(error.into()),
             }
-            batches = rest;
         }
         Ok(())
     }

@@ -68,6 +68,7 @@ pub fn encode_payload(
 
 /// Reads the plaintext of an application message.
 pub fn decode_payload(group: &GroupId, plaintext: &[u8]) -> Payload {
+    let plaintext = Bytes::copy_from_slice(plaintext);
     match PlaintextEnvelope::decode(plaintext).map(|envelope| envelope.content) {
         Ok(Some(Content::V1(message))) => Payload::Message {
             id: MessageId::derive(group, &message.idempotency_key, &message.content),
@@ -77,5 +78,25 @@ pub fn decode_payload(group: &GroupId, plaintext: &[u8]) -> Payload {
         },
         Ok(Some(Content::V2(_))) => Payload::Sync,
         Ok(None) | Err(_) => Payload::Unknown,
+    }
+}
+
+/// An app message whose content is carried and not looked into.
+pub(crate) struct Carried {
+    pub(crate) id: MessageId,
+    pub(crate) idempotency_key: String,
+    pub(crate) content: Bytes,
+}
+
+/// Reads the plaintext of an application message without copying or decoding its content; nothing
+/// when it is no app message.
+pub(crate) fn carried(group: &GroupId, plaintext: Bytes) -> Option<Carried> {
+    match PlaintextEnvelope::decode(plaintext).ok()?.content? {
+        Content::V1(message) => Some(Carried {
+            id: MessageId::derive(group, &message.idempotency_key, &message.content),
+            idempotency_key: message.idempotency_key,
+            content: message.content,
+        }),
+        Content::V2(_) => None,
     }
 }

@@ -1,22 +1,26 @@
 //! Group envelopes: one turn with the group loaded once.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 
+use bytes::Bytes;
 use openmls::framing::{ProcessedMessage, ProcessedMessageContent, Sender};
 use openmls::group::MlsGroup;
+use openmls::prelude::LeafNodeIndex;
 use prost::Message;
 use xmtp_core::processor::{
     Blocked, Effects, GroupProcessor, NewMessage, PendingItem, PrepareError, Prepared, Rejected,
     Turn, Verdict,
 };
 use xmtp_core::storage::{StorageError, WriteTxn};
-use xmtp_proto::GroupId;
 use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::storage::v1::MessageKind;
+use xmtp_proto::{GroupId, SequenceId};
 
 use super::verdict::{self, Failure};
 use super::{MlsProcessor, commit, prepare};
-use crate::content::{Payload, decode_payload};
+use crate::content::carried;
 use crate::group::{Frame, FrameKind, GroupFault, MAX_PAST_EPOCHS, load, process};
 use crate::store::{Deferred, join_epoch};
 use crate::{Installation, Leaf, Provider};
@@ -37,6 +41,8 @@ impl GroupProcessor for MlsProcessor {
             installation: &self.installation,
             group,
             deferred: Deferred::new(),
+            frame: RefCell::default(),
+            senders: Senders::default(),
         }))
     }
 
@@ -63,6 +69,9 @@ struct GroupTurn<'p> {
     installation: &'p Installation,
     group: Option<MlsGroup>,
     deferred: Deferred,
+    /// The frame that was looked at last, so that it is decoded once.
+    frame: RefCell<Option<(SequenceId, Frame)>>,
+    senders: Senders,
 }
 
 impl fmt::Debug for GroupTurn<'_> {
@@ -91,8 +100,13 @@ impl Turn for GroupTurn<'_> {
     }
 
     fn is_application(&self, item: &PendingItem) -> bool {
-        let frame = item.group_bytes().map(|bytes| Frame::decode(bytes));
-        matches!(frame, Some(Ok(frame)) if frame.kind() == FrameKind::Application)
+        let frame = item
+            .group_bytes()
+            .and_then(|bytes| Frame::decode(bytes).ok());
+        let is_application =
+            matches!(&frame, Some(frame) if frame.kind() == FrameKind::Application);
+        *self.frame.borrow_mut() = frame.map(|frame| (item.sequence_id, frame));
+        is_application
     }
 }
 
@@ -101,8 +115,13 @@ impl GroupTurn<'_> {
         let Some(group) = self.group.as_mut() else {
             return Err(Blocked::StorageMissing.into());
         };
-        let bytes = item.group_bytes().ok_or(Rejected::Malformed)?;
-        let frame = Frame::decode(bytes).map_err(|_| Rejected::Malformed)?;
+        let frame = match self.frame.take() {
+            Some((sequence, frame)) if sequence == item.sequence_id => frame,
+            _ => {
+                let bytes = item.group_bytes().ok_or(Rejected::Malformed)?;
+                Frame::decode(bytes).map_err(|_| Rejected::Malformed)?
+            }
+        };
         if Some(*frame.group_id()) != item.topic.group_id() {
             return Err(Rejected::WrongGroup.into());
         }
@@ -143,7 +162,7 @@ impl GroupTurn<'_> {
         let Some(group) = self.group.as_mut() else {
             return Err(Blocked::StorageMissing.into());
         };
-        let sender = member(group, &processed);
+        let sender = self.senders.find(group, &processed);
         let inbox = sender
             .map(|leaf| leaf.inbox)
             .or_else(|| crate::leaf::inbox_of(processed.credential()).ok())
@@ -151,11 +170,11 @@ impl GroupTurn<'_> {
         match processed.into_content() {
             ProcessedMessageContent::ApplicationMessage(message) => {
                 let group_id = item.topic.group_id().ok_or(Rejected::WrongGroup)?;
-                let payload = decode_payload(&group_id, &message.into_bytes());
                 let installation = sender.map(|leaf| leaf.installation.as_bytes().to_vec());
                 Ok(message_effects(
                     item,
-                    payload,
+                    &group_id,
+                    message.into_bytes().into(),
                     inbox.to_hex(),
                     installation.unwrap_or_default(),
                     item.server_ns,
@@ -200,6 +219,36 @@ fn check_epoch(current: u64, frame: &Frame) -> Result<(), Rejected> {
     }
 }
 
+/// The members who sent, as the epoch of a turn has them: each leaf is read once.
+#[derive(Default)]
+struct Senders {
+    epoch: u64,
+    leaves: BTreeMap<LeafNodeIndex, Leaf>,
+}
+
+impl Senders {
+    /// Answers who sent a message, when it is still a member.
+    fn find(&mut self, group: &MlsGroup, processed: &ProcessedMessage) -> Option<Leaf> {
+        let epoch = group.epoch();
+        let Sender::Member(index) = processed.sender() else {
+            return None;
+        };
+        if processed.epoch() != epoch {
+            return member(group, processed);
+        }
+        if self.epoch != epoch.as_u64() {
+            self.epoch = epoch.as_u64();
+            self.leaves.clear();
+        }
+        if let Some(leaf) = self.leaves.get(index) {
+            return Some(*leaf);
+        }
+        let leaf = member(group, processed)?;
+        self.leaves.insert(*index, leaf);
+        Some(leaf)
+    }
+}
+
 /// The member that sent a message, when it is still a member.
 fn member(group: &MlsGroup, processed: &ProcessedMessage) -> Option<Leaf> {
     let Sender::Member(index) = processed.sender() else {
@@ -220,10 +269,10 @@ fn own_message(
     intent: &stored::Intent,
 ) -> Result<Effects, Failure> {
     let group = item.topic.group_id().ok_or(Rejected::WrongGroup)?;
-    let payload = decode_payload(&group, &intent.body);
     Ok(message_effects(
         item,
-        payload,
+        &group,
+        intent.body.clone(),
         installation.inbox().to_hex(),
         installation.id().as_bytes().to_vec(),
         intent.created_ns,
@@ -232,31 +281,26 @@ fn own_message(
 
 fn message_effects(
     item: &PendingItem,
-    payload: Payload,
+    group: &GroupId,
+    plaintext: Bytes,
     sender_inbox: String,
     sender_installation: Vec<u8>,
     sent_ns: u64,
 ) -> Effects {
-    let Payload::Message {
-        id,
-        idempotency_key,
-        bytes,
-        ..
-    } = payload
-    else {
+    let Some(message) = carried(group, plaintext) else {
         return Effects::default();
     };
     let message = stored::StoredMessage {
         group_id: item.topic.identifier().to_vec().into(),
-        message_id: id.as_bytes().to_vec().into(),
+        message_id: message.id.as_bytes().to_vec().into(),
         sequence_id: item.sequence_id.get(),
         sender_inbox,
         sender_installation: sender_installation.into(),
         sent_ns,
         server_ns: item.server_ns,
         kind: MessageKind::Application.into(),
-        content: bytes,
-        idempotency_key,
+        content: message.content,
+        idempotency_key: message.idempotency_key,
         ..Default::default()
     };
     Effects {

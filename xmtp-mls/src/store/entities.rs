@@ -150,6 +150,10 @@ impl StorageProvider<VERSION> for MlsStore<'_, '_> {
         group: &G,
         secrets: &E,
     ) -> Stored<()> {
+        if self.holds_back_again() {
+            self.txn.borrow_mut().hold_back();
+            return Ok(());
+        }
         self.put_message_secrets(&self.owner(group)?, secrets)
     }
 

@@ -204,7 +204,7 @@ impl Turn for PlayTurn<'_> {
             )?;
         }
         // As a secret that is used: the same bytes apply once.
-        let used = (item.payload_hash.to_vec(), (1, Vec::new()));
+        let used = (item.payload_hash().to_vec(), (1, Vec::new()));
         if txn.row(MLS, &used)?.is_some() {
             return Ok(Verdict::Rejected(Rejected::AlreadyApplied));
         }
@@ -223,7 +223,7 @@ impl Turn for PlayTurn<'_> {
             let record = welcome::store::group(txn, &self.group)?.unwrap_or_default();
             effects.group = Some(GroupChange {
                 epoch: record.epoch + 1,
-                epoch_authenticator: item.payload_hash.to_vec(),
+                epoch_authenticator: item.payload_hash().to_vec(),
                 name: None,
                 removed: text.starts_with("remove"),
             });

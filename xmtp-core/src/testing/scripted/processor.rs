@@ -177,7 +177,7 @@ impl Turn for ScriptedTurn<'_> {
             let epoch = welcome::store::group(txn, &self.group)?.map_or(0, |group| group.epoch);
             effects.group = Some(GroupChange {
                 epoch: epoch + 1,
-                epoch_authenticator: item.payload_hash.to_vec(),
+                epoch_authenticator: item.payload_hash().to_vec(),
                 name: None,
                 removed: text.starts_with("remove"),
             });
