@@ -311,6 +311,7 @@ async fn a_backlog_of_any_length_fits_in_memory() {
     engine.close().await.expect("closed");
     match peak_resident_kib() {
         Some(peak) => assert!(peak < MAX_RESIDENT_KIB, "{peak} KiB were resident"),
-        None => assert!(!cfg!(target_os = "linux"), "the kernel does not tell"),
+        None if cfg!(target_os = "linux") => panic!("the kernel does not tell"),
+        None => {}
     }
 }

@@ -17,6 +17,9 @@ pub const MAX_ADMISSION_BYTES: u64 = 32 * MIB;
 pub const TURN_TARGET_BYTES: u64 = 4 * MIB;
 /// Time that a turn aims at, for the same reason.
 pub const TURN_TARGET_TIME: Duration = Duration::from_millis(20);
+/// Time that a turn has once its group is loaded, however long that took: on a slow machine,
+/// loading the same group again and again would be most of the work.
+pub const TURN_LEAST_TIME: Duration = Duration::from_millis(10);
 
 /// Most fetched envelopes that wait in memory, over all topics.
 pub const MAX_FETCHED_ROWS: usize = 256;
@@ -127,6 +130,7 @@ const LONGEST_TIMER_MS: u128 = i32::MAX as u128;
 
 const _: () = {
     assert!(MAX_ADMISSION_ROWS > 0 && MAX_FETCHED_ROWS > 0 && MAX_LOCAL_READ_ROWS > 0);
+    assert!(TURN_LEAST_TIME.as_millis() < TURN_TARGET_TIME.as_millis());
     assert!(MAX_ADMISSION_BYTES > BACKEND_DEFAULT_MAX_ENVELOPE_BYTES);
     assert!(MAX_FETCHED_BYTES > BACKEND_DEFAULT_MAX_ENVELOPE_BYTES);
     assert!(MAX_PENDING_BYTES_PER_TOPIC > BACKEND_DEFAULT_MAX_ENVELOPE_BYTES);

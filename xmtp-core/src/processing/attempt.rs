@@ -6,7 +6,7 @@ use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{SequenceId, Topic, TopicKind};
 
 use super::{Left, PANICKED, Processors, TurnReport, UNDECODABLE, Work, load, report, settle};
-use crate::limits::TURN_TARGET_BYTES;
+use crate::limits::{TURN_LEAST_TIME, TURN_TARGET_BYTES};
 use crate::processor::{PendingItem, Turn, Verdict};
 use crate::receipt::{self, Received};
 use crate::send;
@@ -58,6 +58,8 @@ pub(super) fn run(
     let mut record = record.clone();
     let echo = Echo::of(txn, topic)?;
     let mut turn = load(txn, topic, processors)?;
+    let loaded = txn.runtime().monotonic();
+    let until = work.until.max(loaded.saturating_add(TURN_LEAST_TIME));
     let mut progress = Progress {
         handled: 0,
         bytes: 0,
@@ -90,7 +92,7 @@ pub(super) fn run(
             left = Left::Nothing;
             break;
         }
-        let is_over_time = txn.runtime().monotonic() >= work.until;
+        let is_over_time = txn.runtime().monotonic() >= until;
         if (is_over_time || progress.bytes >= TURN_TARGET_BYTES) && index + 1 < work.rows.len() {
             left = Left::More;
             break;

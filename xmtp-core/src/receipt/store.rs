@@ -35,13 +35,16 @@ pub(crate) fn kind_budget(
     Ok(snapshot.row(KIND_BUDGET, &kind.byte())?.unwrap_or_default())
 }
 
-/// Writes what waits over all topics of a kind.
+/// Writes what waits over all topics of a kind; a budget that nothing uses has no row.
 pub(crate) fn put_kind_budget(
     txn: &mut WriteTxn<'_>,
     kind: TopicKind,
     budget: &stored::KindBudget,
 ) -> Result<(), StorageError> {
-    txn.put(KIND_BUDGET, &kind.byte(), budget)
+    match *budget == stored::KindBudget::default() {
+        true => txn.delete(KIND_BUDGET, &kind.byte()),
+        false => txn.put(KIND_BUDGET, &kind.byte(), budget),
+    }
 }
 
 /// Inserts a pending envelope that is absent.
