@@ -23,7 +23,6 @@ use xmtp_mls::welcome::{Opened, WelcomeFault, open, wrap};
 use xmtp_mls::{Installation, Provider};
 use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::backend::v1::{ClientEnvelope, WelcomeMessage};
-use xmtp_proto::envelope::{inner_payload, payload_hash};
 use xmtp_proto::identity::IdentityUpdate;
 use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
 
@@ -194,12 +193,10 @@ pub(super) fn welcomes() -> Vec<Vec<u8>> {
 }
 
 fn item(topic: Topic, envelope: ClientEnvelope) -> PendingItem {
-    let hash = inner_payload(&envelope).map(|inner| payload_hash(inner));
     PendingItem {
         topic,
         sequence_id: SequenceId::from(HERE),
         server_ns: 1,
-        payload_hash: hash.unwrap_or_default(),
         envelope,
         own: None,
     }
