@@ -19,6 +19,7 @@ use std::sync::Arc;
 use xmtp_core::processing::Processors;
 
 pub(crate) use identity::decode as decode_state;
+pub use permission::judge;
 
 use crate::Installation;
 

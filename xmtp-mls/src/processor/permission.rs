@@ -35,8 +35,13 @@ impl Role {
     }
 }
 
-/// Judges every change between two contexts.
-pub(super) fn judge(
+/// Judges every change between two contexts of one form: of members, attributes, roles and rules.
+///
+/// A context in the dictionary form has other rules, which nothing here judges.
+///
+/// # Errors
+/// When the rules before the commit do not allow `committer` one of the changes.
+pub fn judge(
     before: &GroupContext,
     after: &GroupContext,
     committer: &InboxId,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use openmls::group::MlsGroup;
+use openmls::group::{MlsGroup, StagedCommit};
 use openmls::prelude::ProcessedMessageContent;
 use openmls_traits::storage::StorageProvider;
 use prost::Message;
@@ -13,10 +13,11 @@ use xmtp_core::storage::{Database, Durability, WriteTxn, schema};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_mls::content::{Payload, decode_payload, group_updated};
 use xmtp_mls::group::{
-    ContextForm, Frame, FrameKind, GroupContext, GroupFault, LifetimeFault, StagedJoin, process,
-    resolve_updates, stage_join,
+    ContextForm, Frame, FrameKind, GroupContext, GroupFault, LifetimeFault, StagedJoin,
+    extension_type, process, resolve_updates, stage_join,
 };
 use xmtp_mls::key_package::{PackageFault, PackageRule, check, named_key};
+use xmtp_mls::processor::judge;
 use xmtp_mls::store::Deferred;
 use xmtp_mls::welcome::{Opened, Pointer, UnwrappedWelcome, WelcomeFault, open};
 use xmtp_mls::{Leaf, Provider};
@@ -50,6 +51,8 @@ pub(crate) struct Counts {
     pub(crate) dictionary_contexts: usize,
     /// Merged commits that updated a dictionary.
     pub(crate) dictionary_updates: usize,
+    /// Commits in the extension form that our rules allow.
+    pub(crate) judged: usize,
     pub(crate) expired: usize,
     pub(crate) not_yet: usize,
 }
@@ -176,6 +179,30 @@ impl Replay {
         }
     }
 
+    /// What released clients applied is allowed by the rules that we judge by.
+    fn check_rules(
+        &mut self,
+        group: &MlsGroup,
+        before: &GroupContext,
+        staged: &StagedCommit,
+        sender: &Leaf,
+    ) {
+        let new = staged.group_context().extensions();
+        let after = GroupContext::read(new).unwrap();
+        if let Some(leaf) = staged.update_path_leaf_node() {
+            let renewed = Leaf::at(sender.index, leaf).unwrap();
+            assert_eq!(renewed.inbox, sender.inbox);
+        }
+        if before.form == ContextForm::Extensions && after.form == before.form {
+            assert_eq!(judge(before, &after, &sender.inbox), Ok(()));
+            let old = group.extensions();
+            let fixed = extension_type::IMMUTABLE_METADATA;
+            assert_eq!(old.unknown(fixed), new.unknown(fixed));
+            assert_eq!(old.required_capabilities(), new.required_capabilities());
+            self.counts.judged += 1;
+        }
+    }
+
     fn check_authenticator(&self, group: &MlsGroup, commit: u64) {
         let reached = self.recorded.authenticators();
         let epoch = group.epoch().as_u64();
@@ -268,6 +295,7 @@ impl Replay {
             return Outcome::Next;
         }
         let before = GroupContext::of(group).unwrap();
+        self.check_rules(group, &before, &staged, &sender);
         let is_removal = staged.self_removed();
         provider
             .settle(group.merge_staged_commit(&provider, *staged))
