@@ -5,6 +5,7 @@
 //! they promise is written at the trait and held by one suite (`conformance.rs`).
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
@@ -95,6 +96,13 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// - `complete` says that the range holds no further row in this snapshot.
     async fn fetch_turn(&self, wants: Vec<Want>, budget: TurnBudget) -> Result<Turn, ReadError>;
 
+    /// Is told of what the readers of tails wait for; until then they wait for everything.
+    ///
+    /// - A tail may then leave out an envelope whose topic is not included when it reads it.
+    fn attend(&self, interest: Arc<dyn Interest>) {
+        let _ = interest;
+    }
+
     /// Opens a tail, which gives out what becomes visible from now on.
     ///
     /// - Waits until it is known what is visible now.
@@ -116,11 +124,23 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn close(&self);
 }
 
+/// Knows which envelopes anybody waits for.
+///
+/// # Behavior
+///
+/// - Whoever becomes interested reads the head of the topic afterwards: what a tail left out before
+///   is not above that head.
+pub trait Interest: fmt::Debug + Send + Sync {
+    /// Says whether anybody waits for envelopes of a topic.
+    fn includes(&self, topic: &Topic) -> bool;
+}
+
 /// Gives out envelopes as they become visible.
 ///
 /// # Behavior
 ///
-/// - Every envelope that becomes visible after the tail was opened is given out once.
+/// - Every envelope that becomes visible after the tail was opened is given out once, unless the
+///   store attends to an interest that does not include it.
 /// - Within a topic they come in the order of their ids; over topics there is no order.
 /// - After an error this tail gives out nothing more: it cannot tell what it missed.
 #[async_trait]

@@ -141,7 +141,7 @@ struct Shared {
     store: Arc<dyn Store>,
     settings: StreamSettings,
     hooks: Arc<dyn Hooks>,
-    registry: Registry,
+    registry: Arc<Registry>,
     /// Counts turns and reads of heads, which wait here without a limit and in the order they came.
     reads: Semaphore,
     /// Counts the bytes of turns.
@@ -160,12 +160,14 @@ impl Engine {
         settings: StreamSettings,
         hooks: Arc<dyn Hooks>,
     ) -> Result<Self, TailError> {
+        let registry = Arc::new(Registry::default());
+        store.attend(registry.clone());
         let tail = store.tail().await?;
         let shared = Arc::new(Shared {
             store,
             settings,
             hooks,
-            registry: Registry::default(),
+            registry,
             reads: Semaphore::new(STREAM_READS),
             fetched: Arc::new(Semaphore::new(settings.all.fetched_bytes)),
             ledger: Arc::new(Ledger::new(settings.all.unshared_bytes)),

@@ -11,7 +11,7 @@ use xmtp_proto::id::Topic;
 use super::mailbox::Mailbox;
 use crate::limits::REGISTRY_SHARDS;
 use crate::session::{Held, Row};
-use crate::store::Envelope;
+use crate::store::{Envelope, Interest};
 
 type Shard = HashMap<Topic, Vec<Arc<Mailbox>>>;
 
@@ -29,6 +29,12 @@ impl Default for Registry {
             shards,
             hasher: RandomState::new(),
         }
+    }
+}
+
+impl Interest for Registry {
+    fn includes(&self, topic: &Topic) -> bool {
+        self.shard(topic).lock().contains_key(topic)
     }
 }
 

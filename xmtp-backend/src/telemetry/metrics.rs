@@ -63,7 +63,7 @@ families! {
     OUTBOUND_SECONDS = "xmtp_stream_outbound_wait_seconds": Histogram, "How long frames waited for the transport.";
     FETCH_SECONDS = "xmtp_stream_fetch_wait_seconds": Histogram, "How long fetch turns waited for their permit.";
     POLLS = "xmtp_tailer_polls_total": Counter, "Looks at what became visible.";
-    ROWS = "xmtp_tailer_rows_total": Counter, "Envelopes that became visible.";
+    ROWS = "xmtp_tailer_rows_total": Counter, "Envelopes that became visible; on PostgreSQL those that a stream waits for.";
     GAPS = "xmtp_tailer_gap_ranges": Gauge, "Ranges of ids that are not settled.";
     RESTARTS = "xmtp_tailer_restarts_total": Counter, "Times that following the store began anew.";
     TAILER_READY = "xmtp_tailer_ready": Gauge, "1 while streams can run.";

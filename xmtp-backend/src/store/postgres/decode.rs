@@ -20,6 +20,11 @@ pub(super) fn position(value: i64) -> Result<SequenceId, ReadError> {
     SequenceId::checked(value).map_err(|_| OUT_OF_RANGE)
 }
 
+/// Reads a topic.
+pub(super) fn topic(bytes: &[u8]) -> Result<Topic, ReadError> {
+    Topic::parse(bytes).map_err(|_| OUT_OF_RANGE)
+}
+
 /// Reads a column of the type that the statement gives it.
 pub(super) fn column<'r, T>(row: &'r Row, index: usize) -> Result<T, ReadError>
 where
@@ -33,13 +38,13 @@ where
 /// column `first` on.
 pub(super) fn meta(row: &Row, first: usize) -> Result<Meta, ReadError> {
     let time = |value: i64| u64::try_from(value).map_err(|_| OUT_OF_RANGE);
-    let topic: &[u8] = column(row, first + 1)?;
+    let topic_bytes: &[u8] = column(row, first + 1)?;
     let hash: &[u8] = column(row, first + 2)?;
     let expiry: Option<i64> = column(row, first + 4)?;
     Ok(Meta {
         sequence_id: position(column(row, first)?)?,
         key: EnvelopeKey {
-            topic: Topic::parse(topic).map_err(|_| OUT_OF_RANGE)?,
+            topic: topic(topic_bytes)?,
             hash: Hash(hash.try_into().map_err(|_| OUT_OF_RANGE)?),
         },
         server_ns: time(column(row, first + 3)?)?,

@@ -31,7 +31,8 @@ CROSS JOIN LATERAL (
 ) AS probe
 ORDER BY given.place, probe.sequence_id";
 
-const PAYLOADS: &str = "
+/// Loads rows that the snapshot has named.
+pub(super) const PAYLOADS: &str = "
 SELECT e.sequence_id, e.topic, e.message_hash, e.server_ns, e.expiry_ns, e.is_commit_or_proposal,
     e.payload
 FROM unnest($1::bigint[]) WITH ORDINALITY AS given (sequence_id, place)

@@ -3,6 +3,9 @@
 //! Within one snapshot a topic's skipped rows are lower than its new ones, so giving them out first
 //! keeps the topic's order. Reading the two from two snapshots would not: a low row that became visible
 //! between them would come after a higher one.
+//!
+//! Payloads are read only where somebody waits for the topic. That is asked after the snapshot was
+//! taken: whoever comes later reads a head that is not below what was left out.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,8 +19,9 @@ use xmtp_proto::id::SequenceId;
 
 use super::Shared;
 use super::connect::Parameters;
-use super::decode::{column, envelope, integer};
+use super::decode::{column, envelope, integer, topic};
 use super::fault::{Fault, Trouble, within};
+use super::fetch::PAYLOADS;
 use super::gaps::Gaps;
 use super::pace::Pace;
 use super::read::bigint;
@@ -31,43 +35,23 @@ use crate::store::record::Envelope;
 use crate::store::{ReadError, TailError};
 use crate::telemetry::{metrics, step};
 
-/// The lowest rows above `$1` in a number of ranges, cut by rows and bytes. `more` says of each row
-/// that the page was full.
+/// The lowest rows above `$1` in a number of ranges.
 const SKIPPED: &str = "
-WITH page AS MATERIALIZED (
-    SELECT probe.sequence_id, probe.encoded_len
-    FROM unnest($4::bigint[], $5::bigint[]) AS given (first, last)
-    CROSS JOIN LATERAL (
-        SELECT e.sequence_id, e.encoded_len FROM envelope AS e
-        WHERE e.sequence_id >= given.first AND e.sequence_id <= given.last
-            AND e.sequence_id > $1::bigint
-        ORDER BY e.sequence_id LIMIT $2::bigint
-    ) AS probe
-    ORDER BY probe.sequence_id LIMIT $2::bigint
-)";
-
-/// The lowest rows above `$1`, cut by rows and bytes.
-const NEW: &str = "
-WITH page AS MATERIALIZED (
-    SELECT e.sequence_id, e.encoded_len FROM envelope AS e
-    WHERE e.sequence_id > $1::bigint
-    ORDER BY e.sequence_id LIMIT $2::bigint
-)";
-
-/// Loads the rows of a page, the first whatever its size.
-const LOAD: &str = ", cut AS MATERIALIZED (
-    SELECT sequence_id, count(*) OVER () AS count,
-        sum(encoded_len) OVER (ORDER BY sequence_id) - encoded_len AS bytes_before
-    FROM page
-)
-SELECT cut.count, e.sequence_id, e.topic, e.message_hash, e.server_ns, e.expiry_ns,
-    e.is_commit_or_proposal, e.payload
-FROM cut
+SELECT probe.sequence_id, probe.topic, probe.encoded_len
+FROM unnest($3::bigint[], $4::bigint[]) AS given (first, last)
 CROSS JOIN LATERAL (
-    SELECT * FROM envelope WHERE envelope.sequence_id = cut.sequence_id LIMIT 1
-) AS e
-WHERE cut.bytes_before < $3::bigint
-ORDER BY cut.sequence_id";
+    SELECT e.sequence_id, e.topic, e.encoded_len FROM envelope AS e
+    WHERE e.sequence_id >= given.first AND e.sequence_id <= given.last
+        AND e.sequence_id > $1::bigint
+    ORDER BY e.sequence_id LIMIT $2::bigint
+) AS probe
+ORDER BY probe.sequence_id LIMIT $2::bigint";
+
+/// The lowest rows above `$1`.
+const NEW: &str = "
+SELECT e.sequence_id, e.topic, e.encoded_len FROM envelope AS e
+WHERE e.sequence_id > $1::bigint
+ORDER BY e.sequence_id LIMIT $2::bigint";
 
 /// Where pages go. One waits while the next is read, so that a poll never gets far ahead.
 #[derive(Debug)]
@@ -117,16 +101,19 @@ pub(super) struct Follower {
     /// How long an answer of the database may take.
     patience: Duration,
     begin: String,
-    skipped: String,
-    new: String,
     /// The greatest id that was passed.
     cursor: i64,
     gaps: Gaps,
 }
 
-/// One page of rows, and whether there may be more behind it.
+/// One page of rows, cut by their number and by the bytes that were read.
+#[derive(Default)]
 struct Page {
+    /// The ids of all rows, ascending.
+    passed: Vec<i64>,
+    /// Those that somebody waits for.
     rows: Vec<Envelope>,
+    /// Whether there may be more behind it.
     more: bool,
 }
 
@@ -149,8 +136,6 @@ impl Follower {
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
                  SET LOCAL statement_timeout = {limit}"
             ),
-            skipped: format!("{SKIPPED}{LOAD}"),
-            new: format!("{NEW}{LOAD}"),
             cursor: integer(start),
             gaps: Gaps::default(),
         }
@@ -257,9 +242,12 @@ impl Follower {
         if self.shared.hooks.reach(Point::GapsRead).await == Verdict::Unavailable {
             return Err(Failed::Tail(TailError::Lost));
         }
-        let page = self.page(&self.new, None, self.cursor).await?;
+        let page = self.page(NEW, None, self.cursor).await?;
         self.ask(self.client.batch_execute("COMMIT")).await?;
-        self.pass(&page.rows);
+        self.pass(&page.passed);
+        if !page.rows.is_empty() {
+            self.pace.found(Instant::now());
+        }
         pages.give(page.rows).await;
         // Absence and boundary were seen by one snapshot.
         self.gaps.close(boundary);
@@ -275,10 +263,10 @@ impl Follower {
         let mut after = 0;
         while self.gaps.len() > 0 {
             let bounds = self.gaps.bounds();
-            let page = self.page(&self.skipped, Some(&bounds), after).await?;
-            for row in &page.rows {
-                after = integer(row.meta.sequence_id);
-                self.gaps.found(after);
+            let page = self.page(SKIPPED, Some(&bounds), after).await?;
+            for id in page.passed {
+                after = id;
+                self.gaps.found(id);
             }
             pages.give(page.rows).await;
             if !page.more {
@@ -289,13 +277,9 @@ impl Follower {
     }
 
     /// Moves the cursor over new rows and remembers the ids between them.
-    fn pass(&mut self, rows: &[Envelope]) {
+    fn pass(&mut self, ids: &[i64]) {
         let now = Instant::now();
-        if !rows.is_empty() {
-            self.pace.found(now);
-        }
-        for row in rows {
-            let id = integer(row.meta.sequence_id);
+        for &id in ids {
             self.gaps.skip(self.cursor + 1, id - 1, now);
             self.cursor = id;
         }
@@ -307,22 +291,55 @@ impl Follower {
         ranges: Option<&(Vec<i64>, Vec<i64>)>,
         after: i64,
     ) -> Result<Page, Failed> {
-        let (limit, bytes) = (bigint(TAIL_PAGE_ROWS), bigint(TAIL_PAGE_BYTES));
+        let limit = bigint(TAIL_PAGE_ROWS);
         let found = self.ask(async {
             let statement = self.client.prepare_cached(sql).await?;
             let parameters: &Parameters<'_> = match ranges {
-                None => &[&after, &limit, &bytes],
-                Some((first, last)) => &[&after, &limit, &bytes, first, last],
+                None => &[&after, &limit],
+                Some((first, last)) => &[&after, &limit, first, last],
             };
             self.client.query(&statement, parameters).await
         });
         let found = found.await?;
-        let counted: i64 = found.first().map_or(Ok(0), |row| column(row, 0))?;
-        let rows = found.iter().map(|row: &Row| envelope(row, 1));
-        let rows = rows.collect::<Result<Vec<_>, ReadError>>()?;
-        Ok(Page {
-            more: counted == limit || bigint(rows.len()) < counted,
-            rows,
-        })
+        let (mut page, wanted) = self.choose(&found)?;
+        page.more |= bigint(found.len()) == limit;
+        if !wanted.is_empty() {
+            page.rows = self.load(&wanted).await?;
+        }
+        Ok(page)
+    }
+
+    /// Decides which rows of a page are loaded, the first whatever its size.
+    fn choose(&self, found: &[Row]) -> Result<(Page, Vec<i64>), Failed> {
+        let interest = self.shared.interest.lock().clone();
+        let (mut page, mut wanted, mut bytes) = (Page::default(), Vec::new(), 0);
+        for row in found {
+            let (id, length): (i64, i32) = (column(row, 0)?, column(row, 2)?);
+            let topic = topic(column(row, 1)?)?;
+            if interest.as_ref().is_none_or(|who| who.includes(&topic)) {
+                if bytes >= TAIL_PAGE_BYTES {
+                    page.more = true;
+                    break;
+                }
+                bytes += usize::try_from(length).unwrap_or(0);
+                wanted.push(id);
+            }
+            page.passed.push(id);
+        }
+        Ok((page, wanted))
+    }
+
+    async fn load(&self, ids: &[i64]) -> Result<Vec<Envelope>, Failed> {
+        let loaded = self.ask(async {
+            let statement = self.client.prepare_cached(PAYLOADS).await?;
+            self.client.query(&statement, &[&ids]).await
+        });
+        let loaded = loaded.await?;
+        if loaded.len() != ids.len() {
+            let missing = "a row is not in the snapshot that named it";
+            return Err(ReadError::Broken(missing).into());
+        }
+        let rows = loaded.iter().map(|row| envelope(row, 0));
+        Ok(rows.collect::<Result<_, ReadError>>()?)
     }
 }

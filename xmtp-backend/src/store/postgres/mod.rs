@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use xmtp_proto::id::{InboxId, SequenceId, Topic};
 
@@ -53,7 +54,7 @@ use super::record::{
     Envelope, EnvelopeKey, IdentifierKey, IdentityHistory, Meta, Page, PreparedEnvelope,
     PruneBudget, Pruned, Query, Turn, TurnBudget, Want,
 };
-use super::{PruneError, PublishError, ReadError, Store, Tail, TailError};
+use super::{Interest, PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::config::{Config, PostgresSettings, Secret};
 use crate::hooks::Hooks;
 use crate::telemetry::step;
@@ -119,6 +120,8 @@ struct Shared {
     lookups: Lane,
     /// Where streams read.
     endpoint: Endpoint,
+    /// What the readers of tails wait for; `None` for everything.
+    interest: Mutex<Option<Arc<dyn Interest>>>,
     /// Tells tails that something was committed here, and at last that the store is closed.
     news: watch::Sender<News>,
 }
@@ -161,6 +164,7 @@ impl PostgresStore {
             queries,
             lookups,
             endpoint,
+            interest: Mutex::default(),
             news: watch::Sender::default(),
         });
         let publishers = Publishers::start(publisher, sizes.publishes, &shared);
@@ -212,6 +216,10 @@ impl Store for PostgresStore {
 
     async fn fetch_turn(&self, wants: Vec<Want>, budget: TurnBudget) -> Result<Turn, ReadError> {
         fetch::fetch_turn(&self.shared.endpoint.lane(), &wants, budget).await
+    }
+
+    fn attend(&self, interest: Arc<dyn Interest>) {
+        *self.shared.interest.lock() = Some(interest);
     }
 
     async fn tail(&self) -> Result<Box<dyn Tail>, TailError> {

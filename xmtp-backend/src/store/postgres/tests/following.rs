@@ -1,6 +1,7 @@
 //! Tails that lose their connection, and streams that read a replica.
 
 use super::*;
+use crate::store::postgres::connect::{Failed, Session};
 use crate::testing::Proxy;
 
 /// Ends the connections of one purpose.
@@ -37,6 +38,48 @@ async fn a_boundary_that_cannot_be_moved_ends_the_tail() {
     store.tail().await.expect("another tail");
 }
 
+/// Includes some topics.
+#[derive(Debug)]
+struct Topics(Vec<Topic>);
+
+impl Interest for Topics {
+    fn includes(&self, topic: &Topic) -> bool {
+        self.0.contains(topic)
+    }
+}
+
+/// What nobody waits for is passed over, whether it is new or late, and holds nothing up.
+#[tokio::test]
+async fn only_what_somebody_waits_for_is_given_out() {
+    let Some(settings) = fresh() else { return };
+    let (hooks, mut held) = Hold::at(Point::Allocated);
+    let (late, store) = (open_with(&settings, hooks).await, open(&settings).await);
+    store.attend(Arc::new(Topics(vec![group(1), group(4)])));
+    let mut tail = store.tail().await.expect("a tail");
+    let request = vec![envelope(group(2), "late other"), envelope(group(1), "late")];
+    let publish = late.publish(request);
+    let others = async {
+        let held = arrival(&mut held).await;
+        fill(&store, group(3), &["a", "b"]).await;
+        fill(&store, group(4), &["new"]).await;
+        fill(&store, group(3), &["c"]).await;
+        assert_eq!(next_texts(&mut tail).await, ["new"]);
+        held.send(Verdict::Go).expect("it is held");
+    };
+    let (stored, ()) = tokio::join!(publish, others);
+    stored.expect("it is stored");
+    assert_eq!(next_texts(&mut tail).await, ["late"]);
+    store.attend(Arc::new(Topics(vec![group(3)])));
+    fill(&store, group(3), &["d"]).await;
+    assert_eq!(next_texts(&mut tail).await, ["d"]);
+}
+
+async fn next_texts(tail: &mut Box<dyn Tail>) -> Vec<String> {
+    let rows = next(tail).await;
+    let text = |row: &Envelope| String::from_utf8(row.payload.to_vec()).expect("text");
+    rows.iter().map(text).collect()
+}
+
 /// Reads of streams that find no connection free wait for those before them, however long those
 /// take: streams bound their number.
 #[tokio::test]
@@ -46,7 +89,10 @@ async fn a_slow_read_of_a_stream_fails_none_behind_it() {
     let store = open(&settings).await;
     let lane = store.shared.endpoint.lane();
     let slow = || async {
-        let never = lane.run(|_| std::future::pending::<Result<((), _), _>>());
+        let never = lane.run(|session| async move {
+            let _held = session;
+            std::future::pending::<Result<((), Session), Failed>>().await
+        });
         assert_eq!(never.await, Err(ReadError::TimedOut));
     };
     let behind = async { store.heads(vec![group(1)]).await };
