@@ -111,6 +111,85 @@ fn codes_are_read_from_the_implementations_alone() {
     );
 }
 
+/// What tests may name instead of a code: each error with the variants that have the code, or the
+/// error alone where it has one code.
+fn names_of_codes(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for implementation in text.split("impl Coded for ").skip(1) {
+        let error: String = implementation
+            .chars()
+            .take_while(|c| c.is_alphanumeric())
+            .collect();
+        let Some((_, body)) = implementation.split_once("fn code(&self)") else {
+            continue;
+        };
+        let body = body.split("fn class(&self)").next().unwrap_or(body);
+        let arms: Vec<&str> = body.split("=>").collect();
+        for (index, arm) in arms.iter().enumerate() {
+            let Some(code) = arm.split('"').nth(1).filter(|code| is_code(code)) else {
+                continue;
+            };
+            let pattern = arms[index.saturating_sub(1)];
+            let variants = pattern.split("Self::").skip(1).filter(|_| index > 0);
+            let of_arm = names.entry(code.to_owned()).or_default();
+            of_arm.extend(variants.map(|variant| {
+                let name: String = variant
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric())
+                    .collect();
+                format!("{error}::{name}")
+            }));
+            if of_arm.is_empty() {
+                of_arm.push(error.clone());
+            }
+        }
+    }
+    names
+}
+
+/// Every code of a client is named by a test, as itself or by the variant that has it.
+#[test]
+fn every_code_of_a_client_is_reached_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (_, text) in sources() {
+        names.extend(names_of_codes(&text));
+    }
+    assert!(names.len() > 90, "{} codes", names.len());
+    let tests = tests_in(root);
+    let has_word = |text: &str, word: &str| {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        text.match_indices(word)
+            .any(|(at, _)| !text[at + word.len()..].starts_with(is_part))
+    };
+    let mut unreached = Vec::new();
+    for (code, variants) in &names {
+        let literal = format!("\"{code}\"");
+        let is_reached = tests.iter().any(|text| {
+            text.contains(&literal) || variants.iter().any(|variant| has_word(text, variant))
+        });
+        if !is_reached {
+            unreached.push(code);
+        }
+    }
+    assert!(unreached.is_empty(), "no test reaches {unreached:?}");
+}
+
+#[test]
+fn names_of_codes_are_read_arm_by_arm() {
+    let text = "impl Coded for A {\n fn code(&self) -> &'static str { match self { \
+                Self::B { .. } => \"a.b\",\n Self::C | Self::D(_) => \"a.c\",\n \
+                Self::E(error) => error.code(), } }\n fn class(&self) {} }\n\
+                impl Coded for F { fn code(&self) -> &'static str { \"f.g\" } \
+                fn class(&self) {} }";
+    let found = names_of_codes(text);
+    let names = |code: &str| found[code].join(" ");
+    assert_eq!(names("a.b"), "A::B");
+    assert_eq!(names("a.c"), "A::C A::D");
+    assert_eq!(names("f.g"), "F");
+    assert_eq!(found.len(), 3);
+}
+
 /// The reasons of the backend's table: each row is a code of gRPC and a reason in capitals.
 fn reasons_in(table: &str) -> BTreeSet<String> {
     let rows = table
@@ -148,8 +227,12 @@ fn tests_in(root: &Path) -> Vec<String> {
                 && !path.ends_with("errors.rs")
             {
                 let text = fs::read_to_string(&path).expect("a source");
-                let is_test = path.components().any(|part| part.as_os_str() == "tests")
-                    || path.ends_with("tests.rs");
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let folders = ["tests", "conformance"];
+                let is_test = path
+                    .components()
+                    .any(|part| folders.iter().any(|folder| part.as_os_str() == *folder))
+                    || name.ends_with("tests.rs");
                 let inside = text
                     .split_once("#[cfg(test)]\nmod ")
                     .map_or("", |(_, tests)| tests);

@@ -430,3 +430,26 @@ fn an_invalid_topic_is_named_alone() {
         assert_eq!(left.obligations[0].cause, Cause::InvalidTopic);
     });
 }
+
+/// A connection that is blocked ends a run at once with its own code, and is told as one that no
+/// repeat changes.
+/// covers: STR-043, EXT-008
+#[test]
+fn a_blocked_connection_ends_the_run() {
+    with_client(1, |client, backend| async move {
+        store(&backend, 1, &["a"]);
+        let blocked = TransportError::Blocked {
+            code: "another_backend",
+        };
+        backend.fail(Call::QueryNewest, [Fault::Refuse(blocked)]);
+        let started = client.context.runtime.monotonic();
+        let told = incomplete(sync(&client.context, request([1], 30 * SECOND)).await);
+        assert!(client.context.runtime.monotonic() < started + SECOND);
+        assert_eq!(told.reason, Reason::Connection);
+        let cause = Cause::Connection {
+            code: "transport.blocked",
+            is_retryable: false,
+        };
+        assert_eq!(told.obligations[0].cause, cause);
+    });
+}

@@ -65,6 +65,11 @@ impl Account {
         xmtp_identity::inbox_id(self.wallet.identifier(), self.nonce)
     }
 
+    /// Tells whether a database of this record was made with this account.
+    pub(super) fn is_of(&self, record: &AccountRecord) -> bool {
+        record.identifier == self.identifier().text()
+    }
+
     fn identifier(&self) -> Identifier {
         self.wallet.identifier().clone()
     }

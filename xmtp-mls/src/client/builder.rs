@@ -138,6 +138,9 @@ async fn load_or_create(
         let damaged = BuildError::Registration {
             reason: "the stored account is damaged; restore the database from a backup",
         };
+        if account.is_some_and(|account| !account.is_of(&record)) {
+            return Err(BuildError::OtherAccount);
+        }
         let Some((inbox, id)) = account::owner(&record) else {
             return Err(damaged);
         };

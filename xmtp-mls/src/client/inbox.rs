@@ -2,8 +2,10 @@
 
 use xmtp_core::engine::Context;
 use xmtp_core::engine::fetch::{FetchError, fetch_page};
+use xmtp_core::limits::MAX_PENDING_ROWS_PER_TOPIC;
+use xmtp_core::processing::{self, Left};
 use xmtp_core::processor::latest_identity_state;
-use xmtp_core::storage::StorageError;
+use xmtp_core::storage::{Durability, Priority, StorageError};
 use xmtp_identity::AssociationState;
 use xmtp_proto::{InboxId, SequenceId, Topic};
 
@@ -25,7 +27,26 @@ pub(crate) async fn newest_state(
             break;
         }
     }
+    apply_all(context, topic).await?;
     Ok(stored_state(context, inbox).await?)
+}
+
+/// Applies what is received of a topic. A turn is bounded, and while a client is built nobody else
+/// gives any.
+async fn apply_all(context: &Context, topic: Topic) -> Result<(), StorageError> {
+    for _ in 0..MAX_PENDING_ROWS_PER_TOPIC {
+        let processors = context.processors.clone();
+        let turn =
+            context
+                .database
+                .write_queued(Priority::Foreground, Durability::Ordered, move |txn| {
+                    processing::turn(txn, &topic, &processors, false)
+                });
+        if turn.await?.left != Left::More {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the newest verified state that is stored.

@@ -277,6 +277,11 @@ mod tests {
                 .map(|record| record.hash_ref.clone())
                 .collect();
             assert_eq!(gone, [first], "its keys go a day later");
+            let noted: Result<(), StorageError> =
+                right.write(Durability::Ordered, crate::key_package::note_welcome);
+            noted.unwrap();
+            let soon = now + crate::key_package::ROTATE_AFTER_WELCOME_NS;
+            assert_eq!(read().due_ns(), soon, "a Welcome counts by the right clock");
         }
     }
 }

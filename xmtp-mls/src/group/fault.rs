@@ -308,3 +308,45 @@ impl From<CommitBuilderStageError<StorageError>> for GroupFault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What openmls cannot be brought to from outside keeps its meaning too.
+    /// covers: EXT-008
+    #[test]
+    fn rare_failures_keep_their_meaning() {
+        let told = |fault: GroupFault| (fault.code(), fault.meaning());
+        let rows = [
+            (
+                StageCommitError::OwnCommitMismatch.into(),
+                "mls.own_commit_mismatch",
+                Meaning::Reject,
+            ),
+            (
+                StageCommitError::OwnKeyNotFound.into(),
+                "mls.key_missing",
+                Meaning::Retry,
+            ),
+            (
+                StageCommitError::MissingDecryptionKey.into(),
+                "mls.key_missing",
+                Meaning::Retry,
+            ),
+            (
+                ProposalValidationError::UnsupportedProposalType.into(),
+                "mls.proposal_unsupported",
+                Meaning::Reject,
+            ),
+            (
+                LifetimeError::SystemTimeBeforeUnixEpoch.into(),
+                "mls.library",
+                Meaning::Retry,
+            ),
+        ];
+        for (fault, code, meaning) in rows {
+            assert_eq!(told(fault), (code, meaning));
+        }
+    }
+}

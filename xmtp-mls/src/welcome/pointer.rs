@@ -151,3 +151,46 @@ impl Pointer {
 fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], WelcomeFault> {
     bytes.try_into().map_err(|_| WelcomeFault::MalformedPointer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmtp_core::error::Coded;
+    use xmtp_core::runtime::SimulatedRuntime;
+
+    /// A pointer with a field of another length, one nonce for both, another seal or no form.
+    /// covers: EXT-008
+    #[test]
+    fn a_pointer_that_is_none_is_told() {
+        let whole = Pointer::generate(&SimulatedRuntime::new(7)).encode();
+        assert!(Pointer::decode(&whole).is_ok());
+        let changed = |change: &dyn Fn(&mut WelcomeV1Pointer)| {
+            let mut pointer = WelcomePointer::decode(&whole[..]).unwrap();
+            let Some(Version::WelcomeV1Pointer(inner)) = &mut pointer.version else {
+                panic!("no pointer");
+            };
+            change(inner);
+            Pointer::decode(&pointer.encode_to_vec())
+                .unwrap_err()
+                .code()
+        };
+        let malformed = "welcome.malformed_pointer";
+        assert_eq!(
+            changed(&|inner| inner.destination = Bytes::new()),
+            malformed
+        );
+        assert_eq!(
+            changed(&|inner| inner.data_nonce = vec![1; 11].into()),
+            malformed
+        );
+        let one_nonce = |inner: &mut WelcomeV1Pointer| {
+            inner.welcome_metadata_nonce = inner.data_nonce.clone();
+        };
+        assert_eq!(changed(&one_nonce), malformed);
+        assert_eq!(
+            changed(&|inner| inner.aead_type = 9),
+            "welcome.unknown_aead"
+        );
+        assert_eq!(Pointer::decode(&[]).unwrap_err(), WelcomeFault::UnknownForm);
+    }
+}

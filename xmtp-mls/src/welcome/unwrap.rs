@@ -163,3 +163,22 @@ fn mls_welcome(bytes: &[u8]) -> Result<Welcome, WelcomeFault> {
         _ => Err(WelcomeFault::NotAWelcome),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xmtp_core::error::Coded;
+
+    /// Metadata that does not decode, and an anchor that is no place in an order.
+    /// covers: EXT-008
+    #[test]
+    fn metadata_that_is_none_is_told() {
+        let beyond = WelcomeMetadata {
+            message_cursor: u64::MAX,
+        };
+        for metadata in [vec![0xff], beyond.encode_to_vec()] {
+            let found = UnwrappedWelcome::new(&[], Some(&metadata)).unwrap_err();
+            assert_eq!(found.code(), "welcome.malformed_metadata");
+        }
+    }
+}

@@ -54,6 +54,9 @@ fn pending(world: &World, names: impl IntoIterator<Item = u8>) -> Vec<u8> {
 fn one_read_serves_every_parent_of_an_update() {
     let world = waiting(&[(9, 1); 6]);
     let identity = Topic::identity(&inbox(9));
+    // The first answer takes its time: whoever else asked meanwhile would ask for the same.
+    let delay = Fault::Delay(IDENTITY_RETRY_PAUSE / 4);
+    world.backend.fail(Call::Query, [delay]);
     let engine = world.start();
     world.wait(IDENTITY_RETRY_PAUSE / 2);
     assert_eq!(asks(&world)[&identity], 1, "one for six parents");
