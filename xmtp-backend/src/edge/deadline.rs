@@ -134,7 +134,9 @@ mod tests {
             .into_iter()
             .chain(streams)
         {
-            let answered = limited.call(request(path, granted)).await.unwrap();
+            let answered = limited.call(request(path, granted));
+            let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+            let answered = answered.expect("an answer in time").unwrap();
             let status = Status::from_header_map(answered.headers()).unwrap();
             assert_eq!(status.code(), Code::DeadlineExceeded);
             assert_eq!(status.message(), OWN_TIME_OVER);

@@ -119,6 +119,13 @@ async fn read(socket: &mut TcpStream) -> usize {
     read.expect("an answer or an end in time").unwrap()
 }
 
+/// Waits until the answer has begun, and reads nothing of it.
+async fn begun(socket: &TcpStream) {
+    let mut first = [0];
+    let seen = timeout(PATIENCE, socket.peek(&mut first)).await;
+    assert_eq!(seen.expect("an answer in time").unwrap(), 1);
+}
+
 async fn call(channel: &mut Channel, path: &str) -> Response<Body> {
     let channel = ServiceExt::<Request<Body>>::ready(channel).await.unwrap();
     let request = Request::get(format!("http://backend.example{path}"));
@@ -181,6 +188,7 @@ async fn an_answer_over_http_1_that_nobody_reads_is_cut() {
     for parts in [1, 64] {
         let server = serve(bounds, parts).await;
         let silent = ask(server.address, "/large").await;
+        begun(&silent).await;
         server.ends().await;
         drop(silent);
     }
@@ -197,6 +205,7 @@ async fn answers_that_end_and_that_nobody_reads_are_cut() {
     let request = b"GET /small HTTP/1.1\r\nhost: backend.example\r\n\r\n";
     // A connection that is cut takes no more of them.
     let _ = silent.write_all(&request.repeat(LARGE / SMALL)).await;
+    begun(&silent).await;
     server.ends().await;
 }
 
