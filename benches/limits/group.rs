@@ -79,7 +79,7 @@ impl Member {
     pub(crate) fn create(&self) -> Result<(GroupId, MlsGroup), Failure> {
         let new = NewGroup {
             conversation: NewConversation::Group(Preset::AllMembers),
-            creator_sequence: SequenceId::from(1),
+            creator_sequence: SequenceId::ZERO,
             name: "bench".to_owned(),
             description: String::new(),
             image_url: String::new(),
@@ -104,7 +104,8 @@ impl Member {
     fn add(&self, group: &mut MlsGroup, added: &[FetchedPackage]) -> Result<Vec<u8>, Failure> {
         let mut context = GroupContext::of(group)?;
         for package in added {
-            context.members.insert(package.inbox, SequenceId::from(1));
+            // Zero asks for no identity log: there is none here.
+            context.members.insert(package.inbox, SequenceId::ZERO);
         }
         let plan = CommitPlan {
             adds: added.iter().map(|added| added.package.clone()).collect(),
