@@ -2,8 +2,15 @@
 
 mod shared;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 use shared::{account, close, now};
 use xmtp_core::error::{Class, Coded};
+use xmtp_core::limits::TURN_TARGET_TIME;
+use xmtp_core::runtime::{Job, Lane, Runtime};
 use xmtp_core::testing::memory::MemoryDisk;
 use xmtp_core::transport::Transport;
 use xmtp_identity::{InstallationKey, LocalWallet, UnsignedUpdate, UpdateBuilder};
@@ -12,7 +19,9 @@ use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::backend::v1::{ClientEnvelope, PublishRequest};
 use xmtp_proto::limits::BACKEND_DEFAULT_MAX_INSTALLATIONS_PER_INBOX;
 use xmtp_proto::{GroupId, InboxId};
-use xmtp_testkit::{Fault, FaultTransport, InProcessTransport, Script, TestBackend};
+use xmtp_testkit::{
+    Fault, FaultTransport, InProcessTransport, Script, ShiftedRuntime, TestBackend,
+};
 
 const BO: [u8; 32] = [91; 32];
 const CAROL: [u8; 32] = [92; 32];
@@ -65,14 +74,68 @@ async fn a_client_is_refused_with_its_cause() {
     backend.stop().await;
 }
 
-/// An inbox takes as many installations as the backend allows, and no more.
+/// A machine so slow that each look at the clock is later than a turn may last.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<ShiftedRuntime>,
+    looks: AtomicU32,
+}
+
+impl Slow {
+    fn start() -> Arc<Self> {
+        Arc::new(Self {
+            inner: now(),
+            looks: AtomicU32::new(0),
+        })
+    }
+
+    fn lost(&self) -> Duration {
+        TURN_TARGET_TIME * self.looks.load(Ordering::SeqCst)
+    }
+}
+
+impl Runtime for Slow {
+    fn now_ns(&self) -> u64 {
+        self.inner.now_ns()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.inner.monotonic() + self.lost()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> BoxFuture<'static, ()> {
+        self.inner.sleep_until(deadline.saturating_sub(self.lost()))
+    }
+
+    fn start(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.inner.start(name, task);
+    }
+
+    fn lane(&self, name: &'static str) -> Arc<dyn Lane> {
+        self.inner.lane(name)
+    }
+
+    fn offload(&self, job: Job) {
+        self.inner.offload(job);
+    }
+
+    fn fill(&self, buffer: &mut [u8]) {
+        self.inner.fill(buffer);
+    }
+}
+
+/// An inbox takes as many installations as the backend allows, and no more, also where each turn
+/// applies a single update of its log.
 ///
 /// covers: EXT-008
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inbox_is_full_at_its_bound() {
     let mut backend = TestBackend::start().await;
     let one_more = |backend: &TestBackend| {
-        builder(&MemoryDisk::new(), backend.in_process()).account(account(&BO))
+        builder(&MemoryDisk::new(), backend.in_process())
+            .account(account(&BO))
+            .runtime(Slow::start())
     };
     for number in 0..BACKEND_DEFAULT_MAX_INSTALLATIONS_PER_INBOX {
         let client = one_more(&backend).build().await;

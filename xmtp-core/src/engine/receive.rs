@@ -97,6 +97,7 @@ fn joined(earlier: Option<Received>, later: Received) -> Received {
 /// # Behavior
 /// - All turns together aim at one turn's time. What they do not come to is left out, as the rest
 ///   of a batch is.
+/// - The first turn runs however late it is, so that each transaction comes further.
 ///
 /// # Errors
 /// When the database fails.
@@ -105,10 +106,13 @@ pub fn receive_in(
     batches: &[Batch],
     processors: &Processors,
 ) -> Result<Vec<Received>, StorageError> {
-    let until = processing::turn_end(txn);
+    let mut time = TurnTime {
+        until: processing::turn_end(txn),
+        is_used: false,
+    };
     let mut outcomes = Vec::with_capacity(batches.len());
     for batch in batches {
-        match one(txn, batch, processors, until) {
+        match one(txn, batch, processors, &mut time) {
             Err(AdmissionError::Storage(error)) => return Err(error),
             outcome => outcomes.push(outcome),
         }
@@ -116,11 +120,18 @@ pub fn receive_in(
     Ok(outcomes)
 }
 
+/// The time that all turns of one transaction share.
+struct TurnTime {
+    until: Duration,
+    /// Whether a turn has run.
+    is_used: bool,
+}
+
 fn one(
     txn: &mut WriteTxn<'_>,
     batch: &Batch,
     processors: &Processors,
-    until: Duration,
+    time: &mut TurnTime,
 ) -> Received {
     let topic = &batch.topic;
     let is_for_turns = matches!(topic.kind(), TopicKind::Group | TopicKind::Identity);
@@ -132,11 +143,12 @@ fn one(
     if fresh.envelopes.is_empty() {
         return Ok(fresh.admitted());
     }
-    if txn.runtime().monotonic() >= until {
+    if time.is_used && txn.runtime().monotonic() >= time.until {
         return Ok(fresh.admitted_in_part(0, topic.kind()));
     }
-    let turn =
-        txn.savepoint(|txn| processing::turn_over(txn, topic, processors, fresh.envelopes, until));
+    time.is_used = true;
+    let (new, until) = (fresh.envelopes, time.until);
+    let turn = txn.savepoint(|txn| processing::turn_over(txn, topic, processors, new, until));
     let handled = match turn {
         Ok(report) if report.left == Left::More => {
             return Ok(fresh.admitted_in_part(report.handled, topic.kind()));
