@@ -234,7 +234,9 @@ async fn settle_parent(
     let (parent, answer) = (*parent, *answer);
     let processors = context.processors.clone();
     let is_welcome = parent.topic == context.welcome_topic;
-    if answer == Answer::Unknown || (answer == Answer::Absent && !is_welcome) {
+    // An update of an inbox has a wait of its own (STR-076).
+    let is_identity = matches!(parent.dependency, Dependency::Identity { .. });
+    if answer == Answer::Unknown || (answer == Answer::Absent && (is_identity || !is_welcome)) {
         return Ok(());
     }
     context

@@ -51,7 +51,8 @@ pub enum WelcomeOutcome {
 /// - `force` says that something it waited for changed; otherwise a pause is kept.
 /// - A deadline is written once and never moved (STR-081, STR-115). At or after it, one attempt is
 ///   made, and the Welcome is completed if it does not succeed. An attempt that a local failure
-///   ended has decided nothing, and is repeated.
+///   ended has decided nothing, and is repeated. So has one that lacks nothing but updates of
+///   inboxes: they were not asked for before it opened, and their own wait ends it (STR-076).
 /// - Everything an installation writes commits together or not at all (STR-084).
 pub fn attempt(
     txn: &mut WriteTxn<'_>,
@@ -87,6 +88,7 @@ pub fn attempt(
     let reason = match verdict {
         Verdict::Rejected(reason) => Some(reason),
         Verdict::Retry(_) => None,
+        Verdict::Waits(ref needed) if is_for_identities_only(needed) => None,
         _ => expired.then_some(Rejected::WelcomeExpired),
     };
     if let Some(reason) = reason {
@@ -232,6 +234,12 @@ fn destination_in(needed: &[Dependency]) -> Option<Topic> {
         Dependency::Pointee { destination } => Some(*destination),
         _ => None,
     })
+}
+
+/// Tells whether a Welcome lacks nothing but updates of inboxes.
+fn is_for_identities_only(needed: &[Dependency]) -> bool {
+    let is_identity = |needed: &Dependency| matches!(needed, Dependency::Identity { .. });
+    !needed.is_empty() && needed.iter().all(is_identity)
 }
 
 /// Updates the retry state of a Welcome that stays.

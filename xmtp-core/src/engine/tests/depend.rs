@@ -234,26 +234,30 @@ fn a_rejected_dependency_ends_the_own_attempt() {
     world.end(engine);
 }
 
+/// A world with a pointer that is read after its window, before its first attempt: its deadline is
+/// in the past when it is written.
+fn expired_pointer() -> World {
+    let world = World::new();
+    world
+        .backend
+        .store([welcome_envelope(&INSTALLATION, "point 3")]);
+    let context = world.context.clone();
+    world.run(async move {
+        let topics = [context.welcome_topic];
+        fetch_page(&context, &topics).await.expect("a page");
+    });
+    let clock = world.runtime.clock();
+    clock.advance(WELCOME_POINTER_WINDOW + SECOND);
+    world
+}
+
 /// A pointer read long after its window, or opened again after it, is asked for once more before
 /// its last attempt; without an answer it is kept.
 /// covers: STR-081, STR-115
 #[test]
 fn an_expired_pointer_is_asked_for_before_its_last_attempt() {
     for pointee in [true, false] {
-        let world = World::new();
-        world
-            .backend
-            .store([welcome_envelope(&INSTALLATION, "point 3")]);
-        let context = world.context.clone();
-        world.run(async move {
-            let topics = [context.welcome_topic];
-            fetch_page(&context, &topics).await.expect("a page");
-        });
-        // Before the first attempt, so its deadline is in the past when it is written.
-        world
-            .runtime
-            .clock()
-            .advance(WELCOME_POINTER_WINDOW + SECOND);
+        let world = expired_pointer();
         if pointee {
             world
                 .backend
@@ -277,6 +281,36 @@ fn an_expired_pointer_is_asked_for_before_its_last_attempt() {
             false => assert_eq!(rejected.as_deref(), Some("welcome_expired")),
         }
         assert_eq!(world.record(&destination(3)).pending_rows, 0);
+        world.end(engine);
+    }
+}
+
+/// A Welcome that opens only after its deadline asks for its members then: their updates are
+/// fetched before anything is concluded. One that stays absent ends it after its own wait.
+/// covers: STR-076, STR-081, STR-115
+#[test]
+fn an_expired_welcome_still_waits_for_its_members() {
+    for member in [true, false] {
+        let world = expired_pointer();
+        let pointee = welcome_envelope(&pointee_key(3), "1 0 0");
+        let update = world
+            .backend
+            .store([pointee, identity_envelope(&inbox(1), 1)])[1];
+        match member {
+            true => world.play.on("1 0 0", [waits(1, update)]),
+            false => world.play.always("1 0 0", waits(1, update + 1)),
+        }
+        let engine = world.start();
+        world.wait(IDENTITY_REFERENCE_WAIT - SECOND);
+        let topic = world.context.welcome_topic;
+        assert_eq!(world.rejection(&topic, 1), None);
+        assert_eq!(world.group(1).active, member);
+        world.wait(4 * SECOND);
+        let absent = (!member).then_some("identity_ref_missing");
+        assert_eq!(world.rejection(&topic, 1).as_deref(), absent);
+        for topic in [topic, destination(3)] {
+            assert_eq!(world.record(&topic).pending_rows, 0);
+        }
         world.end(engine);
     }
 }
