@@ -84,6 +84,12 @@ pub(crate) const DATABASE_ANSWER_TIME: Duration = Duration::from_secs(5);
 /// How long creating or changing the tables may take, other servers that do it first included.
 pub(crate) const DATABASE_SETUP_TIME: Duration = Duration::from_secs(30 * 60);
 
+/// How long a replica may be behind when a server starts: 5 minutes. Then the start fails.
+pub(crate) const REPLICA_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// How often it is said that a replica is still behind.
+pub(crate) const REPLICA_WARNING: Duration = Duration::from_secs(10);
+
 /// How much longer than a publish a fence may take, which waits for publishes that are under way.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(30);
 

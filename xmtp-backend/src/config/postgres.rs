@@ -86,9 +86,11 @@ impl Split {
         let (server, parameters) = url.split_at(host + question);
         let (mut mode, mut authorities, mut others) = (None, None, Vec::new());
         for parameter in parameters[1..].split('&') {
-            match parameter.split_once('=') {
-                Some(("sslmode", value)) => mode = Some(decode(value)?),
-                Some(("sslrootcert", value)) => {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            // The driver would take an encoded name for the same parameter.
+            match decode(name)?.as_str() {
+                "sslmode" => mode = Some(decode(value)?),
+                "sslrootcert" => {
                     authorities = Some(match decode(value)?.as_str() {
                         "system" => Authorities::System,
                         path => Authorities::File(path.into()),
@@ -197,6 +199,12 @@ mod tests {
             ("?sslmode=disable&FILE", Err(FILE_OF_NO_USE)),
             ("?sslmode=require&sslcert=client.pem", Err(NO_ADDRESS)),
             ("?sslmode=%zz", Err(NO_ADDRESS)),
+            ("?ssl%6Dode=require", Ok((Require, Proof::Nothing))),
+            ("?%73slmode=verify-full", name(Authorities::System)),
+            ("?sslroot%63ert=system", name(Authorities::System)),
+            ("?sslmode=verify-full&sslmod%65=allow", Err(UNKNOWN_MODE)),
+            ("?ssl%zzmode=require", Err(NO_ADDRESS)),
+            ("?sslmode", Err(UNKNOWN_MODE)),
         ] {
             let parameters = parameters.replace("FILE", file_is_named);
             assert_eq!(read(&parameters), read_as, "{parameters}");

@@ -155,6 +155,12 @@ pub enum TailError {
     /// The connection to the database is gone; open another tail.
     #[error("the store can not tell now what becomes visible")]
     Lost,
+    /// The replica did not catch up while the first tail was opened; see that it replays.
+    #[error(
+        "the replica is behind the primary and does not catch up; see that it replays, or leave \
+         database.replica_url out"
+    )]
+    Behind,
     /// More ids are not settled than the tail may remember; open another tail.
     #[error("too many ranges of ids are not settled")]
     Overflow,

@@ -242,7 +242,7 @@ async fn follow(mut tail: Box<dyn Tail>, shared: Arc<Shared>) {
         metrics::tailer_ready(false);
         let reopened = match error {
             TailError::Final => None,
-            TailError::Lost | TailError::Overflow => {
+            TailError::Lost | TailError::Behind | TailError::Overflow => {
                 shared.turn_gate(Gate::Recovering(error));
                 reopen(shared.store.as_ref()).await
             }
@@ -282,7 +282,9 @@ async fn reopen(store: &dyn Store) -> Option<Box<dyn Tail>> {
         match store.tail().await {
             Ok(tail) => return Some(tail),
             Err(TailError::Final) => return None,
-            Err(TailError::Lost | TailError::Overflow) => tokio::time::sleep(TAIL_PAUSE).await,
+            Err(TailError::Lost | TailError::Behind | TailError::Overflow) => {
+                tokio::time::sleep(TAIL_PAUSE).await;
+            }
         }
     }
 }

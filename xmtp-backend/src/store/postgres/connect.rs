@@ -169,6 +169,11 @@ impl Lane {
         self.pool.close();
     }
 
+    /// Closes the connections that nobody uses now; new ones have to pass the hook.
+    pub(super) fn renew(&self) {
+        self.pool.retain(|_, _| false);
+    }
+
     /// Runs `read` with a connection, and again if the connection was lost or the server asks for
     /// it.
     pub(super) async fn run<T, F>(&self, read: impl Fn(Session) -> F) -> Result<T, ReadError>

@@ -20,12 +20,13 @@ use xmtp_proto::id::SequenceId;
 use super::Shared;
 use super::connect::Parameters;
 use super::decode::{column, envelope, integer, topic};
+use super::endpoint::Identity;
 use super::fault::{Fault, Trouble, within};
 use super::fetch::PAYLOADS;
 use super::gaps::Gaps;
 use super::pace::Pace;
 use super::read::bigint;
-use super::tail::BOUNDARY;
+use super::tail::{SHOWN, is_still};
 use crate::hooks::{Point, Verdict};
 use crate::limits::{
     DATABASE_ANSWER_TIME, DATABASE_SLACK, GAP_PATIENCE, POLL_ATTEMPTS, TAIL_PAGE_BYTES,
@@ -95,6 +96,8 @@ impl From<ReadError> for Failed {
 pub(super) struct Follower {
     shared: Arc<Shared>,
     client: ClientWrapper,
+    /// The server that is read.
+    here: Identity,
     /// Asks for the boundary to be moved to an id.
     wanted: watch::Sender<SequenceId>,
     pace: Pace,
@@ -121,6 +124,7 @@ impl Follower {
     pub(super) fn new(
         shared: Arc<Shared>,
         client: ClientWrapper,
+        here: Identity,
         start: SequenceId,
         wanted: watch::Sender<SequenceId>,
     ) -> Self {
@@ -130,6 +134,7 @@ impl Follower {
             pace: Pace::new(shared.settings.poll_interval),
             shared,
             client,
+            here,
             wanted,
             patience: time + DATABASE_SLACK,
             begin: format!(
@@ -227,17 +232,22 @@ impl Follower {
 
     /// Reads one snapshot; true if there may be more behind what was read.
     async fn poll(&mut self, pages: &Pages) -> Result<bool, Failed> {
-        let boundary = self.ask(async {
-            let boundary = self.client.prepare_cached(BOUNDARY).await?;
-            let (begun, boundary) = tokio::join!(
+        let shown = self.ask(async {
+            let shown = self.client.prepare_cached(SHOWN).await?;
+            let (begun, shown) = tokio::join!(
                 biased;
                 self.client.batch_execute(&self.begin),
-                self.client.query_one(&boundary, &[]),
+                self.client.query_one(&shown, &[]),
             );
             begun?;
-            boundary
+            let shown = shown?;
+            Ok((is_still(&self.here, &shown)?, shown))
         });
-        let boundary: i64 = column(&boundary.await?, 0)?;
+        let (is_still, shown) = shown.await?;
+        if !is_still {
+            return Err(Failed::Tail(TailError::Lost));
+        }
+        let boundary: i64 = column(&shown, 0)?;
         self.give_skipped(pages).await?;
         if self.shared.hooks.reach(Point::GapsRead).await == Verdict::Unavailable {
             return Err(Failed::Tail(TailError::Lost));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use deadpool_postgres::{Hook, HookError};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::SetupError;
@@ -40,6 +41,22 @@ pub(super) fn whole_history() -> Hook {
                     Err(HookError::message("the history was cut"))
                 }
             }
+        })
+    })
+}
+
+/// Refuses what is neither the primary's database nor a replica of it.
+pub(super) fn same_database(primary: &Arc<Mutex<Identity>>) -> Hook {
+    let primary = primary.clone();
+    Hook::async_fn(move |client, _| {
+        let primary = primary.clone();
+        Box::pin(async move {
+            let here = identity(client).await.map_err(refused)?;
+            if here.shares_history(&primary.lock()) {
+                return Ok(());
+            }
+            tracing::error!(error = %SetupError::OtherDatabase, "a replica is not read");
+            Err(HookError::message("another database"))
         })
     })
 }

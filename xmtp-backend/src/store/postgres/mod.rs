@@ -36,6 +36,7 @@ mod tests;
 mod tls;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,6 +58,7 @@ use super::record::{
 use super::{Interest, PruneError, PublishError, ReadError, Store, Tail, TailError};
 use crate::config::{Config, PostgresSettings, Secret};
 use crate::hooks::Hooks;
+use crate::limits::REPLICA_WAIT;
 use crate::telemetry::step;
 
 /// What the store is told.
@@ -76,6 +78,8 @@ pub struct PostgresOptions {
     pub max_publish_time: Duration,
     /// How long the boundary may hold publishes back in one attempt.
     pub max_barrier_wait: Duration,
+    /// How long the replica may be behind when the first tail is opened.
+    pub max_replica_wait: Duration,
     /// How often a tail looks.
     pub poll_interval: Duration,
     /// The most ranges of ids that a tail remembers, in ranges.
@@ -95,6 +99,7 @@ impl PostgresOptions {
             max_statement_time: millis(limits.max_statement_timeout_ms),
             max_publish_time: millis(publishing.max_publish_duration_ms),
             max_barrier_wait: millis(publishing.max_barrier_wait_ms),
+            max_replica_wait: REPLICA_WAIT,
             poll_interval: millis(config.streams.poll_interval_ms),
             max_gap_ranges: config.streams.max_gap_ranges as usize,
         }
@@ -120,6 +125,8 @@ struct Shared {
     lookups: Lane,
     /// Where streams read.
     endpoint: Endpoint,
+    /// Whether a tail was opened before.
+    has_followed: AtomicBool,
     /// What the readers of tails wait for; `None` for everything.
     interest: Mutex<Option<Arc<dyn Interest>>>,
     /// Tells tails that something was committed here, and at last that the store is closed.
@@ -138,22 +145,26 @@ impl PostgresStore {
     ///
     /// - Refuses a database that another deployment or a newer version owns, and one whose history
     ///   was cut since it was last fenced.
+    /// - Refuses a replica that is none of this database.
     /// - Times of envelopes are the database's.
     pub async fn open(
         settings: PostgresOptions,
         hooks: Arc<dyn Hooks>,
     ) -> Result<Self, SetupError> {
         let primary = Server::parse(&settings.url)?;
-        let version = open::prepare(&primary, &settings.identifier).await?;
+        let (version, here) = open::prepare(&primary, &settings.identifier).await?;
         let sizes = Sizes::of(settings.max_connections);
         let replica = settings.replica_url.as_ref().map(Server::parse);
         let replica = replica.transpose()?;
         let reads = replica.as_ref().unwrap_or(&primary);
         let time = settings.max_statement_time;
-        let endpoint = Endpoint::open(reads.clone(), sizes.turns, time).await?;
+        let endpoint = Endpoint::open(reads.clone(), here, sizes.turns, time).await?;
         let queries = Lane::new(&primary, sizes.queries, time, Some(guard::primary()));
         let lookups = match &replica {
-            Some(replica) => Lane::new(replica, sizes.queries, time, None),
+            Some(replica) => {
+                let hook = guard::same_database(endpoint.primary());
+                Lane::new(replica, sizes.queries, time, Some(hook))
+            }
             None => queries.clone(),
         };
         let publisher = Publisher::new(&primary, sizes.publishes, &settings, version, &hooks);
@@ -164,6 +175,7 @@ impl PostgresStore {
             queries,
             lookups,
             endpoint,
+            has_followed: AtomicBool::new(false),
             interest: Mutex::default(),
             news: watch::Sender::default(),
         });

@@ -45,6 +45,12 @@ pub enum SetupError {
     /// The address leads to a replica.
     #[error("database.url leads to a replica; it must lead to the primary")]
     Replica,
+    /// The address for reads leads to another database than the one for publishes.
+    #[error(
+        "database.replica_url leads to another database than database.url, or to a replica that was \
+         promoted; it must lead to a physical replica of that database, or be left out"
+    )]
+    OtherDatabase,
     /// A newer version of this program owns the tables.
     #[error("the tables have version {found}; this build knows version {known}")]
     Newer {
@@ -87,10 +93,14 @@ impl From<Trouble> for SetupError {
     }
 }
 
-/// Creates or updates the tables and checks whose they are; returns the version of the server.
+/// Creates or updates the tables and checks whose they are; returns the version of the server
+/// and which one it is.
 ///
 /// - Servers that start at the same time do this one after another.
-pub(super) async fn prepare(server: &Server, identifier: &str) -> Result<i32, SetupError> {
+pub(super) async fn prepare(
+    server: &Server,
+    identifier: &str,
+) -> Result<(i32, Identity), SetupError> {
     let client = server.connect("setup").await?;
     let version = server_version(&client).await?;
     let here = identity(&client).await?;
@@ -104,7 +114,7 @@ pub(super) async fn prepare(server: &Server, identifier: &str) -> Result<i32, Se
     });
     let setup = timeout(DATABASE_SETUP_TIME, setup).await;
     setup.unwrap_or(Err(SetupError::Silent))?;
-    Ok(version)
+    Ok((version, here))
 }
 
 async fn server_version(client: &ClientWrapper) -> Result<i32, SetupError> {

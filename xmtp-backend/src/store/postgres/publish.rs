@@ -131,26 +131,30 @@ impl Publisher {
                 Ok(Err(Failed::With(error))) => return Err(error),
                 Err(_) => return Err(PublishError::Unavailable),
             };
-            let Some(outcomes) = self.commit(&lease, prepared).await else {
-                return Err(PublishError::UnknownOutcome);
-            };
-            lease.give_back();
-            return Ok(outcomes);
+            let outcomes = self.commit(lease, prepared).await;
+            return outcomes.ok_or(PublishError::UnknownOutcome);
         }
         Err(PublishError::Unavailable)
     }
 
     /// Sends the commit, or undoes a transaction that stored nothing; `None` if no answer came.
-    async fn commit(&self, client: &ClientWrapper, prepared: Prepared) -> Option<Vec<Outcome>> {
+    async fn commit(&self, lease: Lease, prepared: Prepared) -> Option<Vec<Outcome>> {
         if !prepared.stores {
             // Nothing hangs on the answer; a connection that gives none is closed and not used again.
-            let _ = within(DATABASE_ANSWER_TIME, client.batch_execute("ROLLBACK")).await;
+            let undone = lease.batch_execute("ROLLBACK");
+            if within(DATABASE_ANSWER_TIME, undone).await.is_ok() {
+                lease.give_back();
+            }
             return Some(prepared.outcomes);
         }
-        let commit = tokio::time::timeout(self.max_time, client.batch_execute("COMMIT")).await;
+        let commit = tokio::time::timeout(self.max_time, lease.batch_execute("COMMIT")).await;
         let answered = matches!(commit, Ok(Ok(())));
         let lost = self.hooks.reach(Point::CommitSent).await == Verdict::Unavailable;
-        (answered && !lost).then_some(prepared.outcomes)
+        if !answered || lost {
+            return None;
+        }
+        lease.give_back();
+        Some(prepared.outcomes)
     }
 
     async fn attempt(

@@ -3,25 +3,34 @@
 //! A task polls (`follow.rs`), another moves the boundary (`boundary.rs`); both end with the tail.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use deadpool_postgres::ClientWrapper;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_postgres::{Error, Row};
 use xmtp_proto::id::SequenceId;
 
 use super::boundary::Boundary;
-use super::endpoint::identity;
+use super::endpoint::{Identity, identity};
 use super::fault::{Trouble, within};
 use super::follow::{Follower, Pages};
 use super::open::check_history;
 use super::{SetupError, Shared};
-use crate::limits::DATABASE_ANSWER_TIME;
+use crate::limits::{DATABASE_ANSWER_TIME, REPLICA_WARNING};
 use crate::store::record::Envelope;
 use crate::store::{Tail, TailError};
 
 /// Reads the boundary.
 pub(super) const BOUNDARY: &str = "SELECT closed_sequence_id FROM allocation_boundary";
+
+/// Reads the boundary and what would tell that a replica was promoted. A connection outlives that.
+pub(super) const SHOWN: &str = "
+SELECT closed_sequence_id, pg_is_in_recovery(),
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) END
+FROM allocation_boundary";
 
 /// Gives out what becomes visible on the endpoint.
 #[derive(Debug)]
@@ -39,16 +48,22 @@ impl Tail for PostgresTail {
 
 /// Opens a tail at a boundary that is drawn now.
 ///
+/// - Refuses an endpoint that does not show what the primary stores.
 /// - Waits until the endpoint shows that boundary; what it shows beyond is not given out twice and
 ///   not left out, because the tail begins behind the boundary.
 pub(super) async fn open(shared: &Arc<Shared>) -> Result<PostgresTail, TailError> {
-    let (boundary, start) = draw(shared).await?;
+    let (boundary, primary, start) = draw(shared).await?;
     let client = shared.endpoint.server.connect("tail").await.map_err(lost)?;
     let strays = shared.endpoint.strays();
-    shared
-        .endpoint
-        .follow(identity(&client).await.map_err(lost)?);
-    wait_for_boundary(&client, start, shared).await?;
+    let here = identity(&client).await.map_err(lost)?;
+    if let Err(error) = shared.endpoint.check(&here, primary) {
+        tracing::error!(%error, "streams can not be served");
+        shared.lookups.renew();
+        return Err(TailError::Lost);
+    }
+    shared.endpoint.follow(here.clone());
+    wait_for_boundary(&client, &here, start, shared).await?;
+    shared.has_followed.store(true, Ordering::Relaxed);
 
     let (wanted, asked) = watch::channel(start);
     let (send, pages) = mpsc::channel(1);
@@ -60,7 +75,7 @@ pub(super) async fn open(shared: &Arc<Shared>) -> Result<PostgresTail, TailError
         // The follower may have ended before.
         let _ = failed.send(());
     });
-    let follower = Follower::new(shared.clone(), client, start, wanted);
+    let follower = Follower::new(shared.clone(), client, here, start, wanted);
     tasks.spawn(follower.run(Pages::new(send), boundary_failed, strays));
     Ok(PostgresTail {
         pages,
@@ -69,7 +84,7 @@ pub(super) async fn open(shared: &Arc<Shared>) -> Result<PostgresTail, TailError
 }
 
 /// Connects to the primary and draws a boundary.
-async fn draw(shared: &Shared) -> Result<(Boundary, SequenceId), TailError> {
+async fn draw(shared: &Shared) -> Result<(Boundary, Identity, SequenceId), TailError> {
     let client = shared.primary.connect("boundary").await.map_err(lost)?;
     let here = identity(&client).await.map_err(lost)?;
     match check_history(&client, &here).await {
@@ -85,27 +100,57 @@ async fn draw(shared: &Shared) -> Result<(Boundary, SequenceId), TailError> {
     let settings = &shared.settings;
     let boundary = Boundary::new(client, settings.max_barrier_wait, settings.poll_interval);
     let start = boundary.close(None).await.map_err(lost)?;
-    Ok((boundary, start))
+    Ok((boundary, here, start))
 }
 
 /// Waits until the endpoint has replayed everything up to the boundary.
+///
+/// - The first wait ends, so that a start does; streams that ran before run again however long the
+///   replica takes.
 async fn wait_for_boundary(
     client: &ClientWrapper,
+    here: &Identity,
     start: SequenceId,
     shared: &Shared,
 ) -> Result<(), TailError> {
+    let (begun, is_first) = (Instant::now(), !shared.has_followed.load(Ordering::Relaxed));
+    let mut told = begun;
     loop {
-        let row = within(DATABASE_ANSWER_TIME, client.query_one(BOUNDARY, &[])).await;
+        let row = within(DATABASE_ANSWER_TIME, client.query_one(SHOWN, &[])).await;
         let row = row.map_err(lost)?;
         let shown: i64 = row.try_get(0).map_err(lost)?;
+        if !is_still(here, &row).map_err(lost)? {
+            return Err(TailError::Lost);
+        }
         if SequenceId::saturating(shown.unsigned_abs()) >= start {
             return Ok(());
+        }
+        if is_first && begun.elapsed() >= shared.settings.max_replica_wait {
+            return Err(TailError::Behind);
+        }
+        if told.elapsed() >= REPLICA_WARNING {
+            let seconds = begun.elapsed().as_secs();
+            tracing::warn!(
+                seconds,
+                "the replica is behind the boundary; streams wait for it"
+            );
+            told = Instant::now();
         }
         if shared.news.borrow().closed {
             return Err(TailError::Final);
         }
         tokio::time::sleep(shared.settings.poll_interval).await;
     }
+}
+
+/// Says whether what [`SHOWN`] read is from the server that it was, in the part that it had.
+pub(super) fn is_still(here: &Identity, shown: &Row) -> Result<bool, Error> {
+    let (is_replica, timeline): (bool, Option<i32>) = (shown.try_get(1)?, shown.try_get(2)?);
+    let still = is_replica == here.is_replica && timeline.is_none_or(|now| now == here.timeline);
+    if !still {
+        tracing::warn!("the database that streams follow was promoted, or replays another history");
+    }
+    Ok(still)
 }
 
 fn lost(trouble: impl Into<Trouble>) -> TailError {

@@ -5,6 +5,7 @@ mod boundary;
 mod encryption;
 mod following;
 mod publishing;
+mod replica;
 mod setup;
 mod silence;
 
@@ -41,6 +42,7 @@ fn settings(url: &str) -> PostgresOptions {
         max_statement_time: Duration::from_secs(20),
         max_publish_time: Duration::from_secs(30),
         max_barrier_wait: Duration::from_millis(50),
+        max_replica_wait: PATIENCE,
         poll_interval: Duration::from_millis(5),
         max_gap_ranges: 100,
     }

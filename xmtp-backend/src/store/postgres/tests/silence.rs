@@ -151,7 +151,7 @@ async fn a_boundary_that_is_never_drawn_ends_the_tail() {
 }
 
 /// A publish that finds its envelope stored has nothing to commit, and is answered though what it
-/// began can not be undone.
+/// began can not be undone. Its connection is closed: it may be in the middle of that.
 #[tokio::test]
 async fn a_transaction_that_can_not_be_undone_holds_up_no_answer() {
     let Some(rig) = Rig::new().await else { return };
@@ -162,8 +162,16 @@ async fn a_transaction_that_can_not_be_undone_holds_up_no_answer() {
     let publish = ends(store.publish(vec![envelope(group(1), "a")]));
     let silence = async {
         let held = arrival(&mut held).await;
+        let open = "SELECT pid FROM pg_stat_activity
+            WHERE datname = current_database() AND state = 'idle in transaction'";
+        let pid = sql(&rig.direct, open).await;
         rig.proxy.silence(Silence::Now);
         held.send(Verdict::Go).expect("it is held");
+        pid
     };
-    assert_eq!(tokio::join!(publish, silence).0, Ok(vec![stored]));
+    let (published, pid) = tokio::join!(publish, silence);
+    assert_eq!(published, Ok(vec![stored]));
+    rig.proxy.silence(Silence::Never);
+    let open = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    until(&rig.direct, &open, "0").await;
 }
