@@ -86,6 +86,9 @@ pub const WELCOME_POINTER_WINDOW: Duration = Duration::from_secs(3 * 86_400);
 pub const WELCOME_POINTER_FIRST_PAUSE: Duration = Duration::from_secs(300);
 /// Longest pause before a pointee is asked for again.
 pub const WELCOME_POINTER_LONGEST_PAUSE: Duration = Duration::from_secs(7_200);
+/// How long after its first read an expired pointer still waits for room for its pointee: longer
+/// than what is read along with it and cannot be opened is kept.
+pub const WELCOME_ROOM_WAIT: Duration = Duration::from_secs(2 * 86_400);
 /// How often blocked Welcomes are looked at again.
 pub const WELCOME_RECHECK_INTERVAL: Duration = Duration::from_secs(3_600);
 
@@ -148,6 +151,7 @@ const _: () = {
     assert!(WELCOME_POINTER_WINDOW.as_millis() < LONGEST_TIMER_MS);
     assert!(WELCOME_UPGRADE_RETENTION.as_millis() < LONGEST_TIMER_MS);
     assert!(WELCOME_RETENTION.as_millis() < WELCOME_UPGRADE_RETENTION.as_millis());
+    assert!(WELCOME_RETENTION.as_millis() < WELCOME_ROOM_WAIT.as_millis());
     assert!(WELCOME_RECHECK_INTERVAL.as_millis() < WELCOME_RETENTION.as_millis());
     assert!(WELCOME_POINTER_FIRST_PAUSE.as_millis() <= WELCOME_POINTER_LONGEST_PAUSE.as_millis());
 };

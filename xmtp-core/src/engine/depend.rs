@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tracing::Instrument;
+use xmtp_proto::storage::v1 as stored;
 use xmtp_proto::{InboxId, SequenceId, Topic};
 
 use super::context::Context;
@@ -19,7 +20,8 @@ use super::welcomes::attempt_in_order;
 use crate::error::Coded;
 use crate::limits::{
     IDENTITY_REFERENCE_WAIT, IDENTITY_RETRY_PAUSE, MAX_DEPENDENCY_REQUESTS,
-    MAX_PENDING_ROWS_PER_TOPIC, STANDARD_REQUEST_TIMEOUT,
+    MAX_PENDING_ROWS_PER_TOPIC, STANDARD_REQUEST_TIMEOUT, WELCOME_POINTER_FIRST_PAUSE,
+    WELCOME_ROOM_WAIT,
 };
 use crate::processing::dependency::{self, Waiting};
 use crate::processing::{self, Processors};
@@ -38,6 +40,9 @@ pub(super) const MAX_PARENTS_PER_ROUND: usize = 1_024;
 const MAX_PAGES_PER_ROUND: usize = MAX_PENDING_ROWS_PER_TOPIC as usize;
 /// Most time between two healthy reads that counts as healthy.
 const LONGEST_BETWEEN_READS: Duration = Duration::from_secs(2);
+
+/// Pause before something is asked for again that could not be taken in.
+const UNREAD_PAUSE: Duration = Duration::from_secs(5);
 
 /// When each absent identity update was first read as absent, by healthy reads only.
 type Absences = Arc<Mutex<BTreeMap<Dependency, Absence>>>;
@@ -123,11 +128,14 @@ fn pause(needed: &Dependency, parents: &[Waiting], now_ns: u64) -> Duration {
 
 /// What one look for a dependency says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+pub(crate) enum Answer {
     /// It is there.
     Ready,
     /// The backend answered, and it is not there.
     Absent,
+    /// The backend answered, but what it has could not be taken in as far as it goes: there is no
+    /// room for it, or its order went back. That says nothing of what is in it.
+    Unread,
     /// It will never be there.
     Permanent(Rejected),
     /// Nobody was asked, or nobody answered.
@@ -159,23 +167,41 @@ async fn resolve(
         }
     };
     match outcome {
-        Ok(true) => Answer::Ready,
-        Ok(false) => absent(context, needed, pause, absences),
+        Ok(Answer::Absent) => absent(context, needed, pause, absences),
+        Ok(Answer::Unread) => {
+            let pause = match needed {
+                Dependency::Pointee { .. } => WELCOME_POINTER_FIRST_PAUSE,
+                _ => UNREAD_PAUSE,
+            };
+            put_off(context, needed, pause, absences);
+            Answer::Unread
+        }
+        Ok(answer) => answer,
         Err(error) => {
             tracing::debug!(code = error.code(), "a dependency is not resolved yet");
-            let now = context.runtime.monotonic();
-            let mut absences = absences.lock();
-            let absence = absences.entry(*needed).or_default();
-            // Time without a healthy connection does not count (STR-076).
-            absence.last_healthy = None;
-            absence.not_before = now + IDENTITY_RETRY_PAUSE.max(error.asked_pause());
+            let pause = IDENTITY_RETRY_PAUSE.max(error.asked_pause());
+            put_off(context, needed, pause, absences);
             Answer::Unknown
         }
     }
 }
 
-/// Fetches what a dependency names; answers whether it is there now.
-pub(crate) async fn fetch_for(context: &Context, needed: &Dependency) -> Result<bool, FetchError> {
+/// Asks again after a pause. Time without a healthy connection does not count, and neither does
+/// time in which what came could not be read (STR-076).
+fn put_off(context: &Context, needed: &Dependency, pause: Duration, absences: &Absences) {
+    let now = context.runtime.monotonic();
+    let mut absences = absences.lock();
+    let absence = absences.entry(*needed).or_default();
+    absence.last_healthy = None;
+    absence.not_before = now + pause;
+}
+
+/// Fetches what a dependency names; answers whether it is there now. It is absent only when its
+/// topic was read to the end.
+pub(crate) async fn fetch_for(
+    context: &Context,
+    needed: &Dependency,
+) -> Result<Answer, FetchError> {
     let (topic, through) = match needed {
         Dependency::Identity { inbox, sequence } => (Topic::identity(inbox), *sequence),
         Dependency::GroupPrefix { group, through } => (Topic::group(group), *through),
@@ -183,20 +209,29 @@ pub(crate) async fn fetch_for(context: &Context, needed: &Dependency) -> Result<
             (*destination, SequenceId::ZERO.next().unwrap_or_default())
         }
     };
+    let mut otherwise = Answer::Unread;
     for _ in 0..MAX_PAGES_PER_ROUND {
         if is_ready(context, needed).await? {
-            return Ok(true);
+            return Ok(Answer::Ready);
         }
         let received = super::receive::received(context, vec![topic]).await?[0];
         if received >= through {
+            otherwise = Answer::Absent;
             break;
         }
         let fetched = fetch_page(context, &[topic]).await?;
-        if !fetched.is_whole() || (fetched.new == 0 && !fetched.more) {
+        if !fetched.is_whole() {
+            break;
+        }
+        if fetched.new == 0 && !fetched.more {
+            otherwise = Answer::Absent;
             break;
         }
     }
-    Ok(is_ready(context, needed).await?)
+    Ok(match is_ready(context, needed).await? {
+        true => Answer::Ready,
+        false => otherwise,
+    })
 }
 
 async fn is_ready(context: &Context, needed: &Dependency) -> Result<bool, StorageError> {
@@ -236,7 +271,8 @@ async fn settle_parent(
     let is_welcome = parent.topic == context.welcome_topic;
     // An update of an inbox has a wait of its own (STR-076).
     let is_identity = matches!(parent.dependency, Dependency::Identity { .. });
-    if answer == Answer::Unknown || (answer == Answer::Absent && (is_identity || !is_welcome)) {
+    let is_open = matches!(answer, Answer::Absent | Answer::Unread);
+    if answer == Answer::Unknown || (is_open && (is_identity || !is_welcome)) {
         return Ok(());
     }
     context
@@ -250,10 +286,10 @@ async fn settle_parent(
                     processing::turn(txn, &parent.topic, &processors, true)?;
                 }
                 // The last attempt at an expired Welcome comes after a look that was answered.
-                Answer::Absent => {
+                Answer::Absent | Answer::Unread => {
                     let retry = welcome::store::retry(txn, parent.sequence)?;
                     let now = txn.now_ns();
-                    if retry.is_some_and(|retry| welcome::is_expired(&retry, now)) {
+                    if retry.is_some_and(|retry| is_given_up(&retry, answer, now)) {
                         welcome::attempt(txn, &parent.topic, parent.sequence, &processors, true)?;
                     }
                 }
@@ -270,6 +306,17 @@ async fn settle_parent(
             Ok::<_, StorageError>(())
         })
         .await
+}
+
+/// Tells whether a Welcome is given up after an answer. What there is no room for is waited for
+/// beyond the deadline, until whatever was read along with the Welcome has made room; then a crowd
+/// of pointers makes room for one another.
+fn is_given_up(retry: &stored::WelcomeRetry, answer: Answer, now_ns: u64) -> bool {
+    let room_wait = match answer {
+        Answer::Unread => WELCOME_ROOM_WAIT.as_nanos() as u64,
+        _ => 0,
+    };
+    welcome::is_expired(retry, now_ns) && retry.first_read_ns.saturating_add(room_wait) <= now_ns
 }
 
 fn reject(

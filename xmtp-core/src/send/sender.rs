@@ -15,7 +15,7 @@ use xmtp_proto::{GroupId, MessageId, SequenceId, Topic};
 use super::{NewIntent, QueueError, Queued, attempt, publish, queue, store};
 use crate::delivery;
 use crate::engine::context::Context;
-use crate::engine::depend::fetch_for;
+use crate::engine::depend::{Answer, fetch_for};
 use crate::engine::fetch::{FetchError, fetch_page};
 use crate::engine::receive::received;
 use crate::error::{Class, Coded};
@@ -267,7 +267,7 @@ impl Sender {
         self.asked.lock().insert(group, now + IDENTITY_RETRY_PAUSE);
         let mut is_there = true;
         for dependency in needed {
-            is_there &= fetch_for(&self.context, dependency).await?;
+            is_there &= fetch_for(&self.context, dependency).await? == Answer::Ready;
         }
         if is_there {
             self.asked.lock().remove(&group);

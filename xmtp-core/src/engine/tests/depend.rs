@@ -18,7 +18,7 @@ use crate::testing::scripted::{
 use crate::transport::TransportError;
 use crate::welcome::install_created;
 
-fn waits(name: u8, sequence: u64) -> Act {
+pub(super) fn waits(name: u8, sequence: u64) -> Act {
     Act::Is(Verdict::Waits(vec![Dependency::Identity {
         inbox: inbox(name),
         sequence: SequenceId::saturating(sequence),
@@ -236,7 +236,7 @@ fn a_rejected_dependency_ends_the_own_attempt() {
 
 /// A world with a pointer that is read after its window, before its first attempt: its deadline is
 /// in the past when it is written.
-fn expired_pointer() -> World {
+pub(super) fn expired_pointer() -> World {
     let world = World::new();
     world
         .backend

@@ -8,5 +8,6 @@ pub(crate) mod play;
 mod put_back;
 mod receive;
 mod requests;
+mod room;
 mod workers;
 pub(crate) mod world;
