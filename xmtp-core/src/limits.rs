@@ -51,6 +51,9 @@ pub const fn max_pending_bytes(kind: TopicKind) -> u64 {
 
 /// Most dependency requests under way in one process.
 pub const MAX_DEPENDENCY_REQUESTS: usize = 8;
+/// Most dependencies of one pending envelope that are asked for in one round, so that one that
+/// lists many keeps no other waiting.
+pub const MAX_DEPENDENCIES_PER_PARENT: usize = 64;
 
 /// Most rows of one local reader's batch.
 pub const MAX_LOCAL_READ_ROWS: u32 = 128;

@@ -23,7 +23,7 @@ use crate::limits::{
     MAX_PENDING_ROWS_PER_TOPIC, STANDARD_REQUEST_TIMEOUT, WELCOME_POINTER_FIRST_PAUSE,
     WELCOME_ROOM_WAIT,
 };
-use crate::processing::dependency::{self, Waiting};
+use crate::processing::dependency::{self, Place, Waiting};
 use crate::processing::{self, Processors};
 use crate::processor::{Dependency, Rejected};
 use crate::receipt;
@@ -34,8 +34,12 @@ use crate::welcome;
 
 /// What wakes the dependency worker.
 const WAKES: u64 = Domain::Progress.bit() | Domain::Welcomes.bit() | Domain::Identity.bit();
-/// Parents looked at in one round.
-pub(super) const MAX_PARENTS_PER_ROUND: usize = 1_024;
+/// What is looked at in one round, of the heads of topics and again of Welcomes.
+pub(super) const MAX_WAITING_PER_ROUND: usize = 1_024;
+/// Dependencies that are remembered between rounds; beyond, only those of the round itself.
+const MAX_ABSENCES: usize = 16 * MAX_WAITING_PER_ROUND;
+/// How long a dependency that is not asked for any more is remembered.
+const ABSENCE_KEPT: Duration = Duration::from_secs(60);
 /// Pages fetched for one dependency in one round.
 const MAX_PAGES_PER_ROUND: usize = MAX_PENDING_ROWS_PER_TOPIC as usize;
 /// Most time between two healthy reads that counts as healthy.
@@ -61,8 +65,9 @@ struct Absence {
 pub(super) async fn run(context: Context) {
     let mut changes = context.database.changes();
     let absences = Absences::default();
+    let mut place = Place::default();
     loop {
-        if let Err(error) = round(&context, &absences).await {
+        if let Err(error) = round(&context, &absences, &mut place).await {
             tracing::warn!(
                 code = error.code(),
                 "a dependency round failed; it is repeated"
@@ -74,22 +79,28 @@ pub(super) async fn run(context: Context) {
     }
 }
 
-async fn round(context: &Context, absences: &Absences) -> Result<(), StorageError> {
+async fn round(
+    context: &Context,
+    absences: &Absences,
+    place: &mut Place,
+) -> Result<(), StorageError> {
     let topic = context.welcome_topic;
-    let waiting = context
+    let mut next = *place;
+    let (waiting, next) = context
         .database
         .read_queued(move |snapshot| {
-            dependency::waiting(snapshot, Some(&topic), MAX_PARENTS_PER_ROUND)
+            let found =
+                dependency::waiting(snapshot, Some(&topic), &mut next, MAX_WAITING_PER_ROUND)?;
+            Ok::<_, StorageError>((found, next))
         })
         .await?;
+    *place = next;
     // Once for each dependency, however many parents wait for it.
     let mut needed: BTreeMap<Dependency, Vec<Waiting>> = BTreeMap::new();
     for parent in waiting {
         needed.entry(parent.dependency).or_default().push(parent);
     }
-    absences
-        .lock()
-        .retain(|dependency, _| needed.contains_key(dependency));
+    forget(absences, &needed, context.runtime.monotonic());
     let mut answers = stream::iter(needed)
         .map(|(dependency, parents)| async move {
             let pause = pause(&dependency, &parents, context.runtime.now_ns());
@@ -106,6 +117,16 @@ async fn round(context: &Context, absences: &Absences) -> Result<(), StorageErro
         }
     }
     Ok(())
+}
+
+/// Forgets what is needed no more. What another round asks for is kept, so that its time goes on.
+fn forget(absences: &Absences, needed: &BTreeMap<Dependency, Vec<Waiting>>, now: Duration) {
+    let mut absences = absences.lock();
+    let is_crowded = absences.len() > MAX_ABSENCES;
+    absences.retain(|dependency, absence| {
+        let is_recent = absence.not_before + ABSENCE_KEPT > now;
+        needed.contains_key(dependency) || (is_recent && !is_crowded)
+    });
 }
 
 /// The pause before something absent is asked for again: for a pointee the one of its pointer, but

@@ -6,7 +6,7 @@ use xmtp_proto::storage::v1::dependency::Kind;
 use xmtp_proto::{GroupId, InboxId, SequenceId, Topic};
 
 use super::store;
-use crate::limits::MAX_LOCAL_READ_ROWS;
+use crate::limits::{MAX_DEPENDENCIES_PER_PARENT, MAX_LOCAL_READ_BYTES, MAX_LOCAL_READ_ROWS};
 use crate::processor::Dependency;
 use crate::receipt;
 use crate::storage::{Read, StorageError};
@@ -62,85 +62,137 @@ pub(crate) struct Waiting {
     pub(crate) deadline_ns: u64,
 }
 
+/// Where a round ended, so that the next one begins behind it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// The topic whose head was served last.
+    topic: Option<Topic>,
+    /// The Welcome that was served last.
+    welcome: SequenceId,
+}
+
 /// Lists what pending parents wait for: up to `most` of the heads of topics, then up to as many of
 /// the Welcomes of `welcome_topic`, so that neither keeps the other out.
+///
+/// # Behavior
+/// - One parent has up to [`MAX_DEPENDENCIES_PER_PARENT`] of them in a round.
+/// - A round begins behind the parents that the one before served last, and goes around.
 pub(crate) fn waiting(
     snapshot: &(impl Read + ?Sized),
     welcome_topic: Option<&Topic>,
+    place: &mut Place,
     most: usize,
 ) -> Result<Vec<Waiting>, StorageError> {
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let (heads, more) = store::heads(snapshot, after.as_ref(), MAX_LOCAL_READ_ROWS)?;
-        for (topic, state) in &heads {
-            let tried = (state.attempts, state.deadline_ns);
-            push(
-                &mut found,
-                topic,
-                state.sequence_id,
-                &state.dependencies,
-                tried,
-            );
-        }
-        after = heads.last().map(|(topic, _)| *topic);
-        if !more || found.len() >= most {
-            break;
-        }
-    }
-    found.truncate(most);
+    let mut found = of_heads(snapshot, &mut place.topic, most)?;
     if let Some(topic) = welcome_topic {
-        let most = found.len() + most;
-        let mut after = SequenceId::ZERO;
-        while found.len() < most {
-            let (rows, more) = receipt::store::pending_page(
-                snapshot,
-                topic,
-                after,
-                MAX_LOCAL_READ_ROWS,
-                crate::limits::MAX_LOCAL_READ_BYTES,
-            )?;
-            for (sequence, _) in &rows {
-                if let Some(retry) = welcome::store::retry(snapshot, *sequence)? {
-                    let tried = (retry.attempts, retry.deadline_ns);
-                    push(
-                        &mut found,
-                        topic,
-                        sequence.get(),
-                        &retry.dependencies,
-                        tried,
-                    );
-                }
-                after = *sequence;
-            }
-            if !more {
-                break;
-            }
-        }
-        found.truncate(most);
+        found.extend(of_welcomes(snapshot, topic, &mut place.welcome, most)?);
     }
     Ok(found)
 }
 
+fn of_heads(
+    snapshot: &(impl Read + ?Sized),
+    place: &mut Option<Topic>,
+    most: usize,
+) -> Result<Vec<Waiting>, StorageError> {
+    let start = *place;
+    let (mut after, mut is_around) = (start, start.is_none());
+    let mut found = Vec::new();
+    loop {
+        let (heads, more) = store::heads(snapshot, after.as_ref(), MAX_LOCAL_READ_ROWS)?;
+        for (topic, state) in &heads {
+            if is_around && start.is_some_and(|start| *topic > start) {
+                return Ok(found);
+            }
+            let tried = (state.attempts, state.deadline_ns);
+            let sequence = SequenceId::saturating(state.sequence_id);
+            if !push(
+                &mut found,
+                most,
+                (topic, sequence),
+                &state.dependencies,
+                tried,
+            ) {
+                return Ok(found);
+            }
+            *place = Some(*topic);
+            after = Some(*topic);
+        }
+        if !more {
+            if is_around {
+                return Ok(found);
+            }
+            (after, is_around) = (None, true);
+        }
+    }
+}
+
+fn of_welcomes(
+    snapshot: &(impl Read + ?Sized),
+    topic: &Topic,
+    place: &mut SequenceId,
+    most: usize,
+) -> Result<Vec<Waiting>, StorageError> {
+    let start = *place;
+    let (mut after, mut is_around) = (start, start == SequenceId::ZERO);
+    let mut found = Vec::new();
+    loop {
+        let (rows, more) = receipt::store::pending_page(
+            snapshot,
+            topic,
+            after,
+            MAX_LOCAL_READ_ROWS,
+            MAX_LOCAL_READ_BYTES,
+        )?;
+        for (sequence, _) in &rows {
+            if is_around && start != SequenceId::ZERO && *sequence > start {
+                return Ok(found);
+            }
+            if let Some(retry) = welcome::store::retry(snapshot, *sequence)? {
+                let tried = (retry.attempts, retry.deadline_ns);
+                if !push(
+                    &mut found,
+                    most,
+                    (topic, *sequence),
+                    &retry.dependencies,
+                    tried,
+                ) {
+                    return Ok(found);
+                }
+            }
+            *place = *sequence;
+            after = *sequence;
+        }
+        if !more {
+            if is_around {
+                return Ok(found);
+            }
+            (after, is_around) = (SequenceId::ZERO, true);
+        }
+    }
+}
+
+/// Adds what one parent waits for; answers whether there was room for it.
 fn push(
     found: &mut Vec<Waiting>,
-    topic: &Topic,
-    sequence: u64,
+    most: usize,
+    (topic, sequence): (&Topic, SequenceId),
     dependencies: &[stored::Dependency],
     (attempts, deadline_ns): (u32, u64),
-) {
-    found.extend(
-        dependencies
-            .iter()
-            .filter_map(from_stored)
-            .map(|dependency| Waiting {
-                topic: *topic,
-                sequence: SequenceId::saturating(sequence),
-                dependency,
-                attempts,
-                deadline_ns,
-            }),
-    );
+) -> bool {
+    let of_parent = dependencies.len().min(MAX_DEPENDENCIES_PER_PARENT);
+    if !found.is_empty() && found.len() + of_parent > most {
+        return false;
+    }
+    let dependencies = dependencies.iter().filter_map(from_stored);
+    found.extend(dependencies.take(of_parent).map(|dependency| Waiting {
+        topic: *topic,
+        sequence,
+        dependency,
+        attempts,
+        deadline_ns,
+    }));
+    true
 }
 
 /// Tells whether the database holds what is waited for.

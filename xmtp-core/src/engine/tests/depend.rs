@@ -6,7 +6,7 @@ use xmtp_proto::{GroupId, SequenceId, Topic};
 
 use super::play::{Act, destination, pointee_key};
 use super::world::{SECOND, World, change, inbox, served, topic};
-use crate::engine::depend::MAX_PARENTS_PER_ROUND;
+use crate::engine::depend::MAX_WAITING_PER_ROUND;
 use crate::engine::fetch::fetch_page;
 use crate::limits::{IDENTITY_REFERENCE_WAIT, WELCOME_POINTER_WINDOW};
 use crate::processing::Left;
@@ -366,7 +366,7 @@ fn waiting_heads_do_not_hide_what_a_welcome_waits_for() {
         sequence: SequenceId::saturating(1),
     }]));
     world.play.always("commit waits", wait);
-    for name in 0..=MAX_PARENTS_PER_ROUND as u16 {
+    for name in 0..=MAX_WAITING_PER_ROUND as u16 {
         let mut id = [0xcc; 16];
         id[..2].copy_from_slice(&name.to_be_bytes());
         let (group, topic) = (

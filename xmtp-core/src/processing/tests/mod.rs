@@ -1,10 +1,12 @@
 //! Turns: each verdict with what it leaves behind, and what a fault leaves.
 
 mod faults;
+mod rounds;
 
 use xmtp_proto::storage::v1::HeadKind;
 use xmtp_proto::{SequenceId, Topic};
 
+use super::dependency::{Place, waiting};
 use super::{Left, retry_pause};
 use crate::engine::tests::play::{Act, ratchet};
 use crate::engine::tests::world::{World, group, inbox, served, topic};
@@ -176,7 +178,7 @@ fn what_waits_leaves_no_trace() {
     let mut after = world.rows();
     after.retain(|(table, _, _)| *table != "head");
     assert_eq!(after, before);
-    let waits = world.read(|snapshot| super::dependency::waiting(snapshot, None, 10));
+    let waits = world.read(|snapshot| waiting(snapshot, None, &mut Place::default(), 10));
     assert_eq!(
         waits
             .iter()
