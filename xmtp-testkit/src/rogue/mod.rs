@@ -143,7 +143,7 @@ impl Rogue {
     /// # Errors
     /// When the database fails, or the group is not there.
     pub fn lose_proposals(&self, group: &GroupId) -> Result<(), RogueError> {
-        let lost = self.database.write(Durability::Ordered, |txn| {
+        let lost = self.database.write(Durability::Flushed, |txn| {
             let provider = Provider::new(txn);
             let mut group = load(&provider, group).map_err(mls).map_err(Trial::Failed)?;
             let cleared = group.clear_pending_proposals(provider.store());

@@ -200,6 +200,8 @@ async fn act_rogue(world: &mut World, step: &Step) -> Result<(), PlayError> {
         Step::LosesProposals { who, group } => {
             let group = world.group(group)?;
             let client = world.client(who).await?;
+            // Whoever lost power has to have them again before they can be lost.
+            client.sync_all_within(SYNC_PATIENCE).await?;
             Ok(Rogue::of(&client, 0)?.lose_proposals(&group)?)
         }
         Step::SyncsInPart { who } => {

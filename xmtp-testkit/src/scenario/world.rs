@@ -298,13 +298,18 @@ impl World {
         self.people.get(who).is_some_and(Person::is_dead)
     }
 
+    /// Tells whether the machine of a person went dark.
+    pub(super) fn has_lost_power(&self, who: &str) -> bool {
+        let deaths = self.people.get(who).map_or(0, |person| person.deaths);
+        self.loses_power && deaths > 0
+    }
+
     /// Counts how many texts may have been handed over to a person again: one for each death, or
     /// any number where the machine died too.
     pub(super) fn repeats(&self, who: &str) -> u32 {
-        let deaths = self.people.get(who).map_or(0, |person| person.deaths);
-        match self.loses_power && deaths > 0 {
+        match self.has_lost_power(who) {
             true => u32::MAX,
-            false => deaths,
+            false => self.people.get(who).map_or(0, |person| person.deaths),
         }
     }
 
