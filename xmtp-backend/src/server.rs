@@ -69,6 +69,11 @@ pub enum Ended {
 impl Backend {
     /// Starts a server; when this returns, it serves.
     pub async fn start(config: Config) -> Result<Running, StartError> {
+        // First of all: what is measured while the store opens would be lost.
+        if config.telemetry.metrics_listen.is_some() {
+            metrics::install()
+                .map_err(|_| StartError::MetricsListen(io::ErrorKind::InvalidInput))?;
+        }
         let (services, auth) = Self::open(&config).await?;
         match Running::listen(&config, services.clone(), auth).await {
             Ok(running) => Ok(running),

@@ -41,7 +41,6 @@ impl Drop for Scrape {
 
 impl Scrape {
     pub(crate) async fn start(listen: SocketAddr) -> io::Result<Self> {
-        metrics::install().map_err(|_| io::Error::from(io::ErrorKind::Other))?;
         let listener = Listener::bind(listen).await?;
         let address = listener.address();
         let stop = watch::Sender::new(false);

@@ -204,14 +204,10 @@ async fn act_rogue(world: &mut World, step: &Step) -> Result<(), PlayError> {
             client.sync_all_within(SYNC_PATIENCE).await?;
             Ok(Rogue::of(&client, 0)?.lose_proposals(&group)?)
         }
-        Step::SyncsInPart { who } => {
-            let client = world.client(who).await?;
-            match client.sync_all_within(SYNC_IN_PART).await {
-                Err(SyncError::Incomplete(_)) => Ok(()),
-                Err(error) => Err(error.into()),
-                Ok(_) => Err(PlayError::Told("the sync is complete".to_owned())),
-            }
-        }
+        Step::SyncsInPart { who } => match syncs_whole(world, who).await? {
+            false => Ok(()),
+            true => Err(PlayError::Told("the sync is complete".to_owned())),
+        },
         Step::Hurries { who } => {
             world.hurry(who)?;
             world.close(who).await
@@ -327,7 +323,9 @@ fn text_of(message: &Message) -> Option<String> {
     decode_text(&content).ok().map(str::to_owned)
 }
 
+/// Answers what a person has who has received all that there is.
 async fn final_state(world: &mut World, who: &str) -> Result<PersonState, PlayError> {
+    syncs_whole(world, who).await?;
     let mut state = PersonState {
         texts: BTreeMap::new(),
         active: BTreeMap::new(),
@@ -350,6 +348,16 @@ async fn final_state(world: &mut World, who: &str) -> Result<PersonState, PlayEr
         state.texts.insert(name, texts);
     }
     Ok(state)
+}
+
+/// Syncs for a while and tells whether nothing is left.
+async fn syncs_whole(world: &mut World, who: &str) -> Result<bool, PlayError> {
+    let client = world.client(who).await?;
+    match client.sync_all_within(SYNC_IN_PART).await {
+        Ok(_) => Ok(true),
+        Err(SyncError::Incomplete(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn equal<T: PartialEq + std::fmt::Debug + ?Sized, U: PartialEq<T> + std::fmt::Debug + ?Sized>(
