@@ -24,7 +24,7 @@ use crate::engine::fetch::{FetchError, fetch_page};
 use crate::limits::{PUBLISH_FIRST_PAUSE, PUBLISH_LONGEST_PAUSE};
 use crate::receipt::{self, AdmissionError};
 use crate::runtime::RuntimeExt;
-use crate::storage::{Durability, Priority, StorageError, WriteTxn};
+use crate::storage::{Durability, Priority, Snapshot, StorageError, WriteTxn};
 use crate::transport::TransportError;
 
 /// Tries of one request before the caller's loop looks at the state again.
@@ -423,19 +423,7 @@ async fn read_to_head(context: &Context, topic: Topic) -> Result<bool, FetchErro
 
 /// Publishes the Welcomes that applied commits owe, as the exact bytes that are stored.
 async fn publish_welcomes(context: &Context, group: GroupId) -> Result<(), FetchError> {
-    let owing: Vec<stored::Intent> = context
-        .database
-        .read_queued(move |snapshot| {
-            let unfinished = store::unfinished(snapshot, &group)?;
-            Ok::<_, StorageError>(
-                unfinished
-                    .into_iter()
-                    .filter(|intent| intent.state() == IntentState::Committed)
-                    .collect(),
-            )
-        })
-        .await?;
-    for intent in owing {
+    for intent in owing(context, group).await? {
         let units = intent.welcomes.iter().map(|welcome| Unit {
             intent: intent.intent_id,
             envelopes: vec![welcome.clone()],
@@ -464,6 +452,33 @@ async fn publish_welcomes(context: &Context, group: GroupId) -> Result<(), Fetch
         }
     }
     Ok(())
+}
+
+/// Answers the intents that owe Welcomes, whose bytes are durable from then on: after a power loss
+/// the turn over their commit would make others, and its new members would get two of each.
+async fn owing(context: &Context, group: GroupId) -> Result<Vec<stored::Intent>, StorageError> {
+    let database = &context.database;
+    let owe = move |snapshot: &dyn Snapshot| {
+        let mut owing = store::unfinished(snapshot, &group)?;
+        owing.retain(|intent| intent.state() == IntentState::Committed);
+        Ok::<_, StorageError>(owing)
+    };
+    if database
+        .read_queued(move |snapshot| owe(snapshot))
+        .await?
+        .is_empty()
+    {
+        return Ok(Vec::new());
+    }
+    database
+        .write_queued(Priority::Foreground, Durability::Flushed, move |txn| {
+            let owing = owe(txn)?;
+            for intent in &owing {
+                store::put(txn, &group, intent)?;
+            }
+            Ok(owing)
+        })
+        .await
 }
 
 /// Tells whether a refusal says which of some envelopes it means.

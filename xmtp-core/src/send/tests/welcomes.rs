@@ -41,6 +41,27 @@ fn a_commit_is_done_when_its_welcomes_are_out() {
     world.verify();
 }
 
+/// Bytes that went out once are those that go out again, also after a power loss.
+/// covers: STR-110
+#[test]
+fn welcomes_are_durable_before_they_are_sent() {
+    let world = joined();
+    let owed = owe(&world, 3);
+    let number = enqueue(&world, change(1, "commit add"));
+    assert!(drive(&world));
+    world.sync(1);
+    assert!(world.disk.unflushed() > 0, "a turn is not flushed");
+    world.backend.fail(Call::Publish, [unavailable()]);
+    assert!(!drive(&world));
+    world.disk.lose_unflushed(0);
+    let world = world.another();
+    assert_eq!(state(&world, number), IntentState::Committed);
+    assert_eq!(world.intent(number).welcomes, owed);
+    assert!(drive(&world));
+    assert_eq!(state(&world, number), IntentState::Processed);
+    world.verify();
+}
+
 /// Two processes that send the same Welcomes do not forget each other's rest.
 /// covers: STR-112, STR-110
 #[test]
