@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use xmtp_proto::{SequenceId, Topic};
+use xmtp_proto::{InboxId, SequenceId, Topic};
 
 use super::play::Act;
 use super::world::{SECOND, World, inbox, topic};
-use crate::limits::{IDENTITY_RETRY_PAUSE, MAX_DEPENDENCY_REQUESTS, STANDARD_REQUEST_TIMEOUT};
+use crate::engine::depend::MAX_WAITING_PER_ROUND;
+use crate::limits::{
+    IDENTITY_REFERENCE_WAIT, IDENTITY_RETRY_PAUSE, MAX_DEPENDENCIES_PER_PARENT,
+    MAX_DEPENDENCY_REQUESTS, STANDARD_REQUEST_TIMEOUT,
+};
 use crate::processor::{Dependency, Verdict};
 use crate::testing::scripted::{Call, Fault, identity_envelope};
 
@@ -136,5 +140,50 @@ fn a_request_that_hangs_keeps_no_sibling() {
     );
     world.wait(STANDARD_REQUEST_TIMEOUT + SECOND);
     assert!(pending(&world, 1..=5).is_empty());
+    world.end(engine);
+}
+
+/// More than a round has places for waits for what is absent, and the update of the last one is
+/// there: it applies long before the others are rejected.
+///
+/// covers: STR-075, STR-072
+#[test]
+fn rounds_go_around() {
+    const PARENTS: u8 = (MAX_WAITING_PER_ROUND / MAX_DEPENDENCIES_PER_PARENT) as u8 + 2;
+    let world = World::new();
+    let update = world.backend.store([identity_envelope(&inbox(0), 1)])[0];
+    for name in 1..=PARENTS {
+        world.join(name);
+        let text = format!("commit {name}");
+        let needed = |number: u8| {
+            let mut id = [name; 32];
+            id[0] = number;
+            Dependency::Identity {
+                inbox: InboxId::from_bytes(id),
+                sequence: SequenceId::saturating(1),
+            }
+        };
+        let act = |needed: Vec<Dependency>| Act::Is(Verdict::Waits(needed));
+        if name == PARENTS {
+            let needed = Dependency::Identity {
+                inbox: inbox(0),
+                sequence: SequenceId::saturating(update),
+            };
+            world.play.on(&text, [act(vec![needed])]);
+        } else {
+            let count = MAX_DEPENDENCIES_PER_PARENT as u8;
+            world
+                .play
+                .always(&text, act((0..count).map(needed).collect()));
+        }
+        world.receive(name, &[(u64::from(name) + 100, &text)]);
+        world.turn(&topic(name));
+    }
+    let engine = world.start();
+    world.wait(IDENTITY_REFERENCE_WAIT / 2);
+    let left: Vec<u8> = (1..PARENTS).collect();
+    assert_eq!(pending(&world, 1..=PARENTS), left);
+    world.wait(8 * IDENTITY_REFERENCE_WAIT);
+    assert!(pending(&world, 1..=PARENTS).is_empty(), "each has its wait");
     world.end(engine);
 }
