@@ -158,7 +158,12 @@ async fn a_transaction_that_can_not_be_undone_holds_up_no_answer() {
     let other = open(&rig.direct).await;
     let stored = store_one(&other, envelope(group(1), "a")).await;
     let (hooks, mut held) = Hold::at(Point::TopicsLocked);
-    let store = open_with(&rig.settings, hooks).await;
+    // The server does not end the transaction meanwhile.
+    let settings = PostgresOptions {
+        max_publish_time: PATIENCE,
+        ..rig.settings.clone()
+    };
+    let store = open_with(&settings, hooks).await;
     let publish = ends(store.publish(vec![envelope(group(1), "a")]));
     let silence = async {
         let held = arrival(&mut held).await;
