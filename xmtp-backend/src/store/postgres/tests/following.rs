@@ -69,6 +69,9 @@ async fn only_what_somebody_waits_for_is_given_out() {
     let (stored, ()) = tokio::join!(publish, others);
     stored.expect("it is stored");
     assert_eq!(next_texts(&mut tail).await, ["late"]);
+    // What is below this one was passed over when it is given out.
+    fill(&store, group(4), &["after"]).await;
+    assert_eq!(next_texts(&mut tail).await, ["after"]);
     store.attend(Arc::new(Topics(vec![group(3)])));
     fill(&store, group(3), &["d"]).await;
     assert_eq!(next_texts(&mut tail).await, ["d"]);
