@@ -12,7 +12,7 @@ use super::context::Context;
 use super::receive::{Received, receive, received};
 use crate::error::{Class, Coded};
 use crate::limits::MAX_FETCHED_ROWS;
-use crate::receipt::{AdmissionError, check};
+use crate::receipt::{AdmissionError, Capacity, check};
 use crate::storage::StorageError;
 use crate::transport::TransportError;
 
@@ -65,8 +65,8 @@ pub struct Fetched {
     pub new: usize,
     /// Whether more rows were there in the page's own snapshot.
     pub more: bool,
-    /// Topics whose receipt is paused by a bound.
-    pub paused: Vec<Topic>,
+    /// Topics whose receipt is paused, each with its bound.
+    pub paused: Vec<(Topic, Capacity)>,
     /// Topics whose order at the backend went back below F; nothing of them is admitted any more
     /// (EXT-002).
     pub gone_back: Vec<Topic>,
@@ -129,7 +129,7 @@ pub async fn fetch_page(context: &Context, topics: &[Topic]) -> Result<Fetched, 
                 fetched.new += admitted.new;
                 fetched.more |= admitted.left_out.is_some();
             }
-            Err(AdmissionError::Capacity(_)) => fetched.paused.push(topic),
+            Err(AdmissionError::Capacity(bound)) => fetched.paused.push((topic, bound)),
             Err(AdmissionError::WentBack { .. }) => fetched.gone_back.push(topic),
             Err(error) => return Err(error.into()),
         }

@@ -12,9 +12,11 @@ use super::controller::Subscriptions;
 use super::pause::{self, Paused};
 use super::reconnect::Backoff;
 use super::session::{Event, Session, SessionLimits};
+use super::unproven::Unproven;
 use crate::engine::context::Context;
 use crate::engine::fetch::{FetchError, fetch_page};
 use crate::engine::receive::{receive, received};
+use crate::error::Coded;
 use crate::limits::{ACTIVE_DATABASE_POLL_INTERVAL, STANDARD_REQUEST_TIMEOUT};
 use crate::receipt::{AdmissionError, Batch, Capacity, CapacityScope};
 use crate::runtime::RuntimeExt;
@@ -72,6 +74,7 @@ pub(super) async fn serve(
         session: Session::new(SessionLimits::default(), now),
         outbox: Outbox::new(opened.requests),
         paused: Paused::new(),
+        unproven: Unproven::default(),
         gone_back: BTreeSet::new(),
         is_stale: true,
         looked: now,
@@ -136,6 +139,8 @@ struct Connection<'a> {
     session: Session,
     outbox: Outbox,
     paused: Paused,
+    /// Topics that are not registered until the primary may be asked for a proof again.
+    unproven: Unproven,
     /// Topics whose order went back; not registered again while this stream lives.
     gone_back: BTreeSet<Topic>,
     /// Whether registrations may differ from what is wanted.
@@ -188,6 +193,7 @@ impl Connection<'_> {
         if !self.paused.is_empty() {
             next = next.min(self.looked + ACTIVE_DATABASE_POLL_INTERVAL);
         }
+        next = next.min(self.unproven.next().unwrap_or(next));
         let may_update = self.session.may_update_at();
         if self.is_stale && may_update > self.context.runtime.monotonic() {
             next = next.min(may_update);
@@ -250,22 +256,42 @@ impl Connection<'_> {
     }
 
     /// Reads a topic that goes on behind a fence from the primary, which shows whether its order
-    /// holds what is received; it is registered again from F, if it does.
+    /// holds what is received; it is registered again from F, if it does. While the primary does
+    /// not answer, the topic alone has no registration.
     async fn prove(&mut self, topic: Topic) -> Result<(), Ended> {
-        let fetched = match fetch_page(self.context, &[topic]).await {
+        self.withdraw(&topic);
+        if !self.unproven.may_ask(self.context.runtime.monotonic()) {
+            self.unproven.hold(topic);
+            return Ok(());
+        }
+        let fetched = fetch_page(self.context, &[topic]).await;
+        let now = self.context.runtime.monotonic();
+        let fetched = match fetched {
             Ok(fetched) => fetched,
-            Err(FetchError::Transport(error)) => return Err(error.into()),
-            Err(FetchError::Storage(error)) => return Err(error.into()),
-            Err(FetchError::Admission(AdmissionError::Storage(error))) => return Err(error.into()),
-            Err(FetchError::Admission(_)) => {
-                let rule = "a page in the order of its topic";
-                return Err(TransportError::Protocol { rule }.into());
+            Err(
+                FetchError::Storage(error) | FetchError::Admission(AdmissionError::Storage(error)),
+            ) => {
+                return Err(error.into());
+            }
+            Err(FetchError::Transport(error)) => {
+                tracing::debug!(code = error.code(), "the primary proves nothing yet");
+                self.unproven.failed(now, error.asked_pause());
+                self.unproven.hold(topic);
+                return Ok(());
+            }
+            Err(FetchError::Admission(error)) => {
+                tracing::warn!(code = error.code(), "a page of the primary is refused");
+                self.unproven.answered();
+                self.unproven.refused(topic, now);
+                return Ok(());
             }
         };
+        self.unproven.answered();
         if fetched.gone_back.contains(&topic) {
             self.give_up(topic);
-        } else {
-            self.withdraw(&topic);
+        }
+        for (topic, capacity) in fetched.paused {
+            self.pause(topic, capacity).await?;
         }
         Ok(())
     }
@@ -331,11 +357,19 @@ impl Connection<'_> {
     /// Sends the next update, if registrations differ from what is wanted and one may go out.
     async fn update_registrations(&mut self) -> Result<(), Ended> {
         let now = self.context.runtime.monotonic();
+        let interests = &self.context.interests;
+        self.is_stale |= self
+            .unproven
+            .let_go(now, |topic| interests.is_wanted(topic));
         if !self.is_stale || now < self.session.may_update_at() {
             return Ok(());
         }
         let mut wanted: BTreeSet<Topic> = self.context.interests.wanted();
-        wanted.retain(|topic| !self.paused.contains_key(topic) && !self.gone_back.contains(topic));
+        wanted.retain(|topic| {
+            !self.paused.contains_key(topic)
+                && !self.unproven.holds(topic)
+                && !self.gone_back.contains(topic)
+        });
         let Some(plan) = self.session.plan(&wanted) else {
             // Its Applied, or the next change, looks again.
             self.is_stale = false;

@@ -22,6 +22,7 @@ mod session_tests;
 #[cfg(test)]
 mod tests;
 mod tracker;
+mod unproven;
 
 pub use catchup::{
     Cancelled, CatchUp, CatchUpEnded, NotCaughtUp, Processing, Registration, Scope, StatusWatch,

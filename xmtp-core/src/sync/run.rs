@@ -282,7 +282,7 @@ impl<'a> Run<'a> {
         let paused: BTreeSet<Topic> = fetched
             .iter()
             .flat_map(|page| &page.paused)
-            .copied()
+            .map(|(topic, _)| *topic)
             .collect();
         let gone_back: BTreeSet<Topic> = fetched
             .iter()

@@ -3,14 +3,17 @@
 use xmtp_proto::SequenceId;
 use xmtp_proto::backend::v1;
 
+use super::play::Act;
 use super::world::{SECOND, World, group, served, text, topic};
 use crate::engine::fetch::{Fetched, fetch_page};
 use crate::error::{Class, Coded};
-use crate::limits::{BACKEND_FENCE_IDS, EXPIRY_MARGIN};
-use crate::receipt::{AdmissionError, check};
+use crate::limits::{BACKEND_FENCE_IDS, EXPIRY_MARGIN, MAX_PENDING_ROWS_PER_TOPIC};
+use crate::processor::{Blocked, Verdict};
+use crate::receipt::{AdmissionError, CapacityScope, check};
 use crate::send::SendError;
 use crate::sync::{Cause, SyncError, SyncRequest, sync};
-use crate::testing::scripted::group_envelope;
+use crate::testing::scripted::{Call, Fault, group_envelope};
+use crate::transport::TransportError;
 
 /// Two groups that have received everything; answers the ids of the first one's envelopes.
 fn caught_up() -> (World, Vec<u64>) {
@@ -111,6 +114,80 @@ fn a_stream_from_behind_the_fence_is_proved_by_the_primary() {
         }
         world.end(engine);
     }
+}
+
+/// A topic at its bound that goes on behind the fence is paused by it, as it is before one: the same
+/// is not asked for again and again, and everything arrives once processing makes room.
+///
+/// covers: EXT-002, STR-063
+#[test]
+fn a_full_topic_behind_the_fence_is_paused() {
+    let world = World::new();
+    world.join(1);
+    let stuck = Act::Is(Verdict::Blocked(Blocked::Unsupported));
+    world.play.always("stuck", stuck);
+    let texts: Vec<String> = (1..MAX_PENDING_ROWS_PER_TOPIC)
+        .map(|number| number.to_string())
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    world.store(1, &["stuck"]);
+    let full = *world.store(1, &texts).last().expect("ids");
+    let engine = world.start();
+    engine.go_live(Vec::new());
+    world.wait(5 * SECOND);
+    assert_eq!(world.positions(1), (full, 0));
+    world.backend.put_back(full, 2 * BACKEND_FENCE_IDS);
+    let last = world.store(1, &["after"])[0];
+    world.wait(5 * SECOND);
+    let paused = engine.subscriptions().paused(&topic(1));
+    assert_eq!(paused.map(|bound| bound.scope), Some(CapacityScope::Topic));
+    let (asked, handed_out) = (world.backend.calls(Call::Query), world.backend.handed_out());
+    world.wait(20 * SECOND);
+    assert_eq!(world.backend.calls(Call::Query), asked);
+    assert_eq!(world.backend.handed_out(), handed_out);
+    world.play.always("stuck", None);
+    world.try_turn(&topic(1), true).expect("a turn");
+    world.wait(10 * SECOND);
+    assert_eq!(world.positions(1), (last, last));
+    assert_eq!(world.messages().last().map(String::as_str), Some("after"));
+    world.end(engine);
+}
+
+/// While the primary does not answer, a topic that goes on behind the fence waits by itself: the
+/// stream stays, the others go on over it, and the primary is asked ever less often.
+///
+/// covers: EXT-002
+#[test]
+fn a_primary_that_does_not_answer_stops_no_other_topic() {
+    const REFUSALS: usize = 6;
+    let (world, ids) = caught_up();
+    let engine = world.start();
+    engine.go_live(Vec::new());
+    world.wait(2 * SECOND);
+    world.backend.put_back(ids[2], 2 * BACKEND_FENCE_IDS);
+    world.store(2, &["two b"]);
+    world.wait(2 * SECOND);
+    let refusal = Fault::Refuse(TransportError::Unavailable {
+        detail: "scripted".to_owned(),
+        retry_after: None,
+    });
+    let refusals = std::iter::repeat_n(refusal, REFUSALS);
+    world.backend.fail(Call::Query, refusals);
+    let (asked, positions) = (world.backend.calls(Call::Query), world.positions(1));
+    let streams = world.backend.opened();
+    let last = world.store(1, &["one d"])[0];
+    world.wait(SECOND);
+    world.store(2, &["two c"]);
+    world.wait(SECOND);
+    assert_eq!(world.positions(1), positions);
+    assert_eq!(world.messages().last().map(String::as_str), Some("two c"));
+    assert_eq!(world.backend.opened(), streams, "the stream stays");
+    world.wait(20 * SECOND);
+    assert_eq!(world.positions(1), (last, last));
+    assert_eq!(world.backend.opened(), streams);
+    // The last answer came in two parts: the page, and the page with the envelope at F.
+    assert_eq!(world.backend.calls(Call::Query), asked + REFUSALS + 2);
+    world.end(engine);
 }
 
 /// Without a fence the same ids are given out again. A receipt for a place that was given before
