@@ -150,8 +150,10 @@ impl GroupProcessor for Play {
         intent: &stored::Intent,
     ) -> Result<Result<Prepared, PrepareError>, StorageError> {
         let body = String::from_utf8_lossy(&intent.body).into_owned();
-        if let Some(Act::Unprepared(error)) = self.act(&format!("prepare {body}")) {
-            return Ok(Err(error));
+        match self.act(&format!("prepare {body}")) {
+            Some(Act::Unprepared(error)) => return Ok(Err(error)),
+            Some(Act::Fails) => return Err(failure()),
+            _ => {}
         }
         let group = GroupId::try_from(&intent.group_id[..]).expect("a group");
         let record = welcome::store::group(txn, &group)?.unwrap_or_default();

@@ -178,3 +178,31 @@ fn a_new_process_sends_what_is_left() {
     assert_eq!(reason.expect("read").as_deref(), Some("epoch_future"));
     world.end(engine);
 }
+
+/// A group whose sends fail again and again is tried ever less often, and delays no other group's.
+#[test]
+fn a_group_that_cannot_send_delays_no_other() {
+    let world = World::new();
+    world.join(1);
+    world.join(2);
+    world.play.always("prepare broken", Act::Fails);
+    let engine = world.start();
+    engine.go_live(Vec::new());
+    let enqueue = |new| {
+        let sender = world.sender();
+        let queued = world.run(async move { sender.enqueue(new).await });
+        queued.expect("it is queued");
+    };
+    enqueue(text(1, "broken"));
+    world.wait(60 * SECOND);
+    let tries = world.play.looked();
+    let tries = tries.iter().filter(|text| *text == "prepare broken");
+    let tries = tries.count();
+    assert!((5..20).contains(&tries), "{tries} tries in a minute");
+    for body in ["fine", "as fine"] {
+        enqueue(text(2, body));
+        world.wait(2 * SECOND);
+        assert_eq!(world.messages().last().map(String::as_str), Some(body));
+    }
+    world.end(engine);
+}
