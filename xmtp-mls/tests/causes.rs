@@ -2,24 +2,31 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Client, Failure, client, pair};
+use openmls::credentials::CredentialWithKey;
 use openmls::group::MlsGroup;
-use openmls::prelude::{LeafNodeIndex, MlsMessageBodyIn, MlsMessageIn};
+use openmls::prelude::{KeyPackage, LeafNodeIndex, Lifetime, MlsMessageBodyIn, MlsMessageIn};
 use openmls::schedule::PreSharedKeyId;
 use tls_codec::{Deserialize, Serialize};
 use xmtp_core::error::{Class, Coded};
+use xmtp_core::processor::{PendingItem, Rejected, Verdict};
 use xmtp_core::runtime::SimulatedRuntime;
-use xmtp_mls::Provider;
 use xmtp_mls::group::{
     CommitPlan, Frame, GroupFault, JoinFault, NewConversation, Preset, build_commit, encrypt,
     merge_pending, process, stage_join,
 };
+use xmtp_mls::processor::MlsProcessor;
 use xmtp_mls::welcome::{
     NamedKey, Recipient, WelcomeFault, WelcomeMeaning, WrapperAlgorithm, WrapperKeyPair,
     WrapperPublicKey, open, wrap,
 };
-use xmtp_proto::backend::v1::WelcomeMessage;
-use xmtp_proto::id::{InstallationId, SequenceId};
+use xmtp_mls::{Installation, Provider};
+use xmtp_proto::Topic;
+use xmtp_proto::backend::v1::client_envelope::Payload;
+use xmtp_proto::backend::v1::{ClientEnvelope, GroupMessage, WelcomeMessage};
+use xmtp_proto::id::{GroupId, InboxId, InstallationId, SequenceId};
 
 /// Processes bytes as a member does and answers why they are not applied.
 fn fault(of: &Client, group: &mut MlsGroup, bytes: &[u8]) -> GroupFault {
@@ -104,6 +111,69 @@ fn what_others_send_wrongly_is_told() {
     });
     let found = fault(&two, &mut joined, &by_reference.unwrap());
     assert_eq!(found.code(), "mls.proposal_missing", "{found:?}");
+}
+
+/// Makes a package like any other of a client, but for its lifetime.
+fn package_of(of: &Client, lifetime: Lifetime) -> KeyPackage {
+    let usual = of.package().package;
+    let leaf = usual.leaf_node();
+    let credential = CredentialWithKey {
+        credential: leaf.credential().clone(),
+        signature_key: leaf.signature_key().clone(),
+    };
+    let made = of.write(|txn| {
+        let provider = Provider::new(txn);
+        let made = KeyPackage::builder()
+            .key_package_lifetime(lifetime)
+            .leaf_node_capabilities(leaf.capabilities().clone())
+            .leaf_node_extensions(leaf.extensions().clone())
+            .build(usual.ciphersuite(), &provider, &of.installation, credential);
+        Ok(made.expect("it is made"))
+    });
+    made.unwrap().key_package().clone()
+}
+
+/// A proposal by itself is refused in a group whose form has none, also when the clock would stop
+/// a commit with the package that it adds: otherwise any member could set the group aside.
+///
+/// covers: STR-074
+#[test]
+fn a_proposal_by_itself_sets_no_group_aside() {
+    /// 2100-01-01, in seconds.
+    const FAR: u64 = 4_102_444_800;
+    let (one, mut group, two, joined) = pair();
+    let id = GroupId::try_from(joined.group_id().as_slice()).unwrap();
+    let receiver = Installation::from_seed(&[2; 32], InboxId::from_bytes([2; 32]));
+    let processor = MlsProcessor::new(Arc::new(receiver)).processors().group;
+    for (from, until) in [(1, 2), (FAR, FAR + 1)] {
+        let package = package_of(&client(3), Lifetime::init(from, until));
+        let proposal = one.write(|txn| {
+            let provider = Provider::new(txn);
+            let proposed = group.propose_add_member(&provider, &one.installation, &package);
+            let (proposal, _) = proposed.expect("it is proposed");
+            Ok(proposal.tls_serialize_detached().expect("it is encoded"))
+        });
+        let item = PendingItem {
+            topic: Topic::group(&id),
+            sequence_id: SequenceId::from(11),
+            server_ns: 1,
+            envelope: ClientEnvelope {
+                payload: Some(Payload::GroupMessage(GroupMessage {
+                    data: proposal.unwrap().into(),
+                    ..Default::default()
+                })),
+            },
+            own: None,
+        };
+        let verdict = two.write(|txn| {
+            let mut turn = processor.turn(txn, &id)?;
+            let verdict = turn.apply(txn, &item)?;
+            turn.flush(txn)?;
+            Ok(verdict)
+        });
+        let refused = Verdict::Rejected(Rejected::UnsupportedProposal);
+        assert_eq!(verdict.unwrap(), refused, "{from} to {until}");
+    }
 }
 
 /// A Welcome that needs a key which was shared beforehand.

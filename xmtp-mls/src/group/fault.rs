@@ -75,7 +75,10 @@ pub enum LifetimeFault {
     Expired,
     /// It has not begun.
     #[error("not yet valid")]
-    NotYet,
+    NotYet {
+        /// When it begins, in seconds since the Unix epoch.
+        from: u64,
+    },
 }
 
 /// What a fault means for an envelope.
@@ -115,7 +118,7 @@ impl Coded for GroupFault {
             Self::KeyMissing => "mls.key_missing",
             Self::NoGroup => "mls.no_group",
             Self::Lifetime(LifetimeFault::Expired) => "mls.lifetime_expired",
-            Self::Lifetime(LifetimeFault::NotYet) => "mls.lifetime_not_yet",
+            Self::Lifetime(LifetimeFault::NotYet { .. }) => "mls.lifetime_not_yet",
             Self::WrongEpoch => "mls.wrong_epoch",
             Self::SecretConsumed => "mls.secret_consumed",
             Self::Undecryptable => "mls.undecryptable",
@@ -144,7 +147,9 @@ impl From<LifetimeError> for GroupFault {
     fn from(error: LifetimeError) -> Self {
         match error {
             LifetimeError::Expired { .. } => Self::Lifetime(LifetimeFault::Expired),
-            LifetimeError::NotValidYet { .. } => Self::Lifetime(LifetimeFault::NotYet),
+            LifetimeError::NotValidYet { not_before, .. } => {
+                Self::Lifetime(LifetimeFault::NotYet { from: not_before })
+            }
             LifetimeError::SystemTimeBeforeUnixEpoch => Self::Library,
         }
     }

@@ -55,7 +55,7 @@ impl PackageRule {
             Self::Encoding => "it does not decode",
             Self::Validity => "it breaks a rule of MLS",
             Self::Lifetime(LifetimeFault::Expired) => "it has expired",
-            Self::Lifetime(LifetimeFault::NotYet) => "it is not yet valid",
+            Self::Lifetime(LifetimeFault::NotYet { .. }) => "it is not yet valid",
             Self::Ciphersuite => "it is for another suite",
             Self::Leaf(_) => "its leaf is malformed",
             Self::Installation => "it is of another installation",
@@ -125,7 +125,9 @@ pub fn check(
 
 fn lifetime_fault(error: &LifetimeError) -> PackageFault {
     PackageFault(PackageRule::Lifetime(match error {
-        LifetimeError::NotValidYet { .. } => LifetimeFault::NotYet,
+        LifetimeError::NotValidYet { not_before, .. } => {
+            LifetimeFault::NotYet { from: *not_before }
+        }
         LifetimeError::Expired { .. } | LifetimeError::SystemTimeBeforeUnixEpoch => {
             LifetimeFault::Expired
         }

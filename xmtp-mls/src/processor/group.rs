@@ -21,7 +21,7 @@ use xmtp_proto::{GroupId, SequenceId};
 use super::verdict::{self, Failure};
 use super::{MlsProcessor, commit, prepare};
 use crate::content::carried;
-use crate::group::{Frame, FrameKind, GroupFault, MAX_PAST_EPOCHS, load, process};
+use crate::group::{Frame, FrameKind, GroupContext, GroupFault, MAX_PAST_EPOCHS, load, process};
 use crate::store::{Deferred, join_epoch};
 use crate::{Installation, Leaf, Provider};
 
@@ -146,6 +146,10 @@ impl GroupTurn<'_> {
             Err(GroupFault::ProposalMissing) => {
                 drop(provider);
                 return Err(commit::missing_proposal(group, txn, item)?);
+            }
+            Err(GroupFault::Lifetime(fault)) => {
+                let form = GroupContext::of(group).ok().map(|context| context.form);
+                return Err(verdict::of_lifetime(fault, kind, form, item.server_ns));
             }
             Err(fault) => return Err(verdict::of_group(fault, kind)),
         };

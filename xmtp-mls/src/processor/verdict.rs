@@ -3,8 +3,13 @@
 use xmtp_core::processor::{Blocked, Rejected, RetryCause, Verdict};
 use xmtp_core::storage::StorageError;
 
-use crate::group::{FrameKind, GroupFault, JoinFault, LifetimeFault};
+use crate::group::{ContextForm, FrameKind, GroupFault, JoinFault, LifetimeFault};
 use crate::welcome::{WelcomeFault, WelcomeMeaning};
+
+/// How far above the time of its envelope the lifetime of a package may begin, in seconds: one day.
+/// Within it the clock here is behind and catches up; beyond it waiting is for years.
+const CLOCK_SLACK_SECONDS: u64 = 24 * 60 * 60;
+const NANOS: u64 = 1_000_000_000;
 
 /// Why an envelope is not applied.
 #[derive(Debug)]
@@ -50,7 +55,7 @@ impl Failure {
 /// | storage | attempt ends | attempt ends |
 /// | library, own key missing, own commit pending | retry | retry |
 /// | no group state | block | block |
-/// | an added package has expired by now | - | block |
+/// | an added package has expired by now, or its lifetime begins long after the envelope | - | block |
 /// | an added package is not valid yet: the clock is behind | - | retry |
 /// | another epoch | epoch_too_old | commit_stale |
 /// | secret consumed or out of reach | secret_gone | secret_gone |
@@ -68,7 +73,7 @@ pub(super) fn of_group(fault: GroupFault, kind: FrameKind) -> Failure {
         GroupFault::Pending => local("pending commit"),
         GroupFault::NoGroup => Blocked::StorageMissing.into(),
         GroupFault::Lifetime(LifetimeFault::Expired) => Blocked::Lifetime.into(),
-        GroupFault::Lifetime(LifetimeFault::NotYet) => local("clock"),
+        GroupFault::Lifetime(LifetimeFault::NotYet { .. }) => local("clock"),
         GroupFault::WrongEpoch if is_application => Rejected::EpochTooOld.into(),
         GroupFault::WrongEpoch => Rejected::CommitStale.into(),
         GroupFault::SecretConsumed => Rejected::SecretGone.into(),
@@ -80,6 +85,29 @@ pub(super) fn of_group(fault: GroupFault, kind: FrameKind) -> Failure {
         GroupFault::Inactive => Rejected::InvalidCommit.into(),
         _ if is_application => Rejected::Malformed.into(),
         _ => Rejected::InvalidCommit.into(),
+    }
+}
+
+/// The meaning of a package outside its lifetime, in a group of this form and an envelope of this
+/// time.
+///
+/// - The extension form has no standalone proposals, so there one is refused whatever it adds.
+/// - A lifetime that begins more than [`CLOCK_SLACK_SECONDS`] after the envelope is no matter of a
+///   clock that is behind: others apply such a commit, here it is blocked as one that has expired.
+pub(super) fn of_lifetime(
+    fault: LifetimeFault,
+    kind: FrameKind,
+    form: Option<ContextForm>,
+    server_ns: u64,
+) -> Failure {
+    if kind == FrameKind::Proposal && form == Some(ContextForm::Extensions) {
+        return Rejected::UnsupportedProposal.into();
+    }
+    match fault {
+        LifetimeFault::NotYet { from } if from > server_ns / NANOS + CLOCK_SLACK_SECONDS => {
+            Blocked::Lifetime.into()
+        }
+        fault => of_group(GroupFault::Lifetime(fault), kind),
     }
 }
 
@@ -115,5 +143,46 @@ pub(super) fn of_join(fault: JoinFault) -> Failure {
             Rejected::WelcomeMalformed.into()
         }
         _ => Rejected::WelcomeMembership.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lifetime that begins within a day of its envelope waits for the clock; one that begins
+    /// later would be waited for in vain, and is blocked as one that has ended. A standalone
+    /// proposal is refused where the form has none, and never where it has them.
+    ///
+    /// covers: STR-074, STR-077
+    #[test]
+    fn no_lifetime_is_waited_for_in_vain() {
+        const AT: u64 = 1_900_000_000;
+        let clock = Verdict::Retry(RetryCause::Local { what: "clock" });
+        let blocked = Verdict::Blocked(Blocked::Lifetime);
+        let refused = Verdict::Rejected(Rejected::UnsupportedProposal);
+        let near = LifetimeFault::NotYet {
+            from: AT + CLOCK_SLACK_SECONDS,
+        };
+        let far = LifetimeFault::NotYet {
+            from: AT + CLOCK_SLACK_SECONDS + 1,
+        };
+        let (extensions, dictionary) = (ContextForm::Extensions, ContextForm::Dictionary);
+        for (fault, expected) in [
+            (near, clock),
+            (far, blocked.clone()),
+            (LifetimeFault::Expired, blocked),
+        ] {
+            let verdict = |kind, form| {
+                let failure = of_lifetime(fault, kind, form, AT * NANOS + NANOS - 1);
+                failure.verdict().expect("a verdict")
+            };
+            for form in [None, Some(extensions), Some(dictionary)] {
+                assert_eq!(verdict(FrameKind::Commit, form), expected, "{fault:?}");
+            }
+            let proposal = FrameKind::Proposal;
+            assert_eq!(verdict(proposal, Some(extensions)), refused, "{fault:?}");
+            assert_eq!(verdict(proposal, Some(dictionary)), expected, "{fault:?}");
+        }
     }
 }

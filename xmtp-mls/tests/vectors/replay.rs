@@ -259,7 +259,7 @@ impl Replay {
                 self.counts.expired += 1;
                 return Outcome::Stop;
             }
-            Err(GroupFault::Lifetime(LifetimeFault::NotYet)) => {
+            Err(GroupFault::Lifetime(LifetimeFault::NotYet { .. })) => {
                 self.counts.not_yet += 1;
                 return Outcome::Stop;
             }
