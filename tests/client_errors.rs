@@ -125,6 +125,30 @@ impl Runtime for Slow {
     }
 }
 
+/// Clients that begin on one empty database at once register one installation of one inbox.
+///
+/// covers: STR-070
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_one_database_register_once() {
+    let mut backend = TestBackend::start().await;
+    let disk = MemoryDisk::new();
+    let begin = || {
+        builder(&disk, backend.in_process())
+            .account(account(&BO))
+            .build()
+    };
+    let (one, two, three) = tokio::join!(begin(), begin(), begin());
+    let clients = [one, two, three].map(|built| built.expect("it is registered"));
+    for client in &clients {
+        assert_eq!(client.inbox_id(), clients[0].inbox_id());
+        assert_eq!(client.installation_id(), clients[0].installation_id());
+    }
+    for client in &clients {
+        close(client).await;
+    }
+    backend.stop().await;
+}
+
 /// An inbox takes as many installations as the backend allows, and no more, also where each turn
 /// applies a single update of its log.
 ///

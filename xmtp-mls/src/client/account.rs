@@ -12,15 +12,16 @@ use xmtp_core::engine::Context;
 use xmtp_core::error::Coded;
 use xmtp_core::runtime::RuntimeExt;
 use xmtp_core::storage::{Durability, Priority, StorageError};
-use xmtp_core::transport::Transport;
+use xmtp_core::transport::{Transport, TransportError};
 use xmtp_identity::{Identifier, LocalWallet, UpdateBuilder};
 use xmtp_proto::backend::v1::client_envelope::Payload;
 use xmtp_proto::backend::v1::get_inbox_ids_request::Request;
+use xmtp_proto::backend::v1::publish_error::Reason;
 use xmtp_proto::backend::v1::{ClientEnvelope, GetInboxIdsRequest};
 use xmtp_proto::identity::IdentityUpdate;
 use xmtp_proto::limits::BACKEND_DEFAULT_MAX_INSTALLATIONS_PER_INBOX;
 use xmtp_proto::storage::v1::AccountRecord;
-use xmtp_proto::{InboxId, InstallationId};
+use xmtp_proto::{InboxId, InstallationId, SequenceId};
 
 use super::{BuildError, inbox, keys, store};
 use crate::Installation;
@@ -159,9 +160,11 @@ pub(super) async fn register(
     installation: &Arc<Installation>,
     account: &Account,
 ) -> Result<(), BuildError> {
+    let mut refused: Option<(Option<SequenceId>, TransportError)> = None;
     for _ in 0..MAX_REGISTRATION_TRIES {
         let inbox = installation.inbox();
         let state = inbox::newest_state(context, inbox).await?;
+        let newest = state.as_ref().map(|(sequence, _)| *sequence);
         if let Some((sequence, state)) = &state {
             if state.is_installation(installation.id()) {
                 return registered(context, sequence.get()).await;
@@ -171,6 +174,9 @@ pub(super) async fn register(
             if count >= max {
                 return Err(BuildError::InstallationLimit { count, max });
             }
+        }
+        if let Some((_, error)) = refused.take_if(|(seen, _)| *seen == newest) {
+            return Err(error.into());
         }
         keys::maintain(context, installation)
             .await
@@ -187,12 +193,19 @@ pub(super) async fn register(
                 tracing::debug!(code = error.code(), "registration reads the log again");
                 context.runtime.sleep(error.asked_pause()).await;
             }
+            // Another process may have been faster, with the same installation or with the inbox.
+            Err(error) if is_stale_update(&error) => refused = Some((newest, error)),
             Err(error) => return Err(error.into()),
         }
     }
     Err(BuildError::Registration {
         reason: "the inbox log kept changing or the backend did not answer; retry",
     })
+}
+
+fn is_stale_update(error: &TransportError) -> bool {
+    let reason = Some(Reason::InvalidIdentityUpdate);
+    matches!(error, TransportError::InvalidArgument { reason: found, .. } if *found == reason)
 }
 
 async fn registered(context: &Context, sequence: u64) -> Result<(), BuildError> {
