@@ -19,6 +19,7 @@ mod sender;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
+mod welcomes;
 
 pub use attempt::MAX_IN_FLIGHT_MESSAGES;
 pub use intent::{MAX_UNFINISHED_INTENTS, NewIntent, QueueError, Queued, queue};
